@@ -46,7 +46,7 @@ struct KernelSpec {
   RopeForm append_form = RopeForm::kRaw;
   MaskParameters mask_parameters = {};
   double softcap = 0.0;  // 0: none; else a score s becomes softcap x tanh(s / softcap)
-  bool sinks = false;    // the softmax of each query head has one more logit, which has no value
+  bool sinks = false;    // the softmax of each query head has one more logit, without a row of V
   std::optional<Dtype> kv_dtype = {};  // the pool's dtype; without a value it is `dtype`
   bool batch_invariant = false;   // output bits do not depend on the other requests of the batch
   bool has_odd_kv_heads = false;  // if true, KV heads cannot be paired in work tiles

@@ -25,10 +25,12 @@ class DlpackTensor {
 
   const TensorView& view() const { return view_; }
 
-  // Returns the current stream of the object's framework.
+  // Returns the current stream of the object's framework, if the tensor is on a GPU and its type
+  // has the exchange API or is CuPy's. Otherwise it returns the default stream.
   Stream current_stream() const;
 
-  // Returns a new, uninitialised tensor of the same framework on the same device.
+  // Returns a new, uninitialised tensor of the same framework on the same device. A framework other
+  // than CuPy that lacks the exchange API allocates it on its default device.
   pybind11::object empty_like(ElementType type, std::initializer_list<std::int64_t> shape) const;
 
  private:

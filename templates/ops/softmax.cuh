@@ -4,13 +4,14 @@
 //   m' = max(m, max_j s_j),  l' = 2^(m - m') l + sum_j 2^(s_j - m'),  o' = 2^(m - m') o + P V.
 //
 // The running maximum is raised only if a score exceeds it by more than kRescaleThreshold, so most
-// blocks need no rescaling. Weights are then at most 2^kRescaleThreshold, which the 16-bit types
-// and the fp32 sums hold without loss. A caller may also compute weights without comparing the
+// blocks need no rescaling. Weights are then at most 2^kRescaleThreshold, far below what overflows
+// the 16-bit types and the fp32 sums. A caller may also compute weights without comparing the
 // scores with the maximum. It then checks the weights with weights_fit().
 //
 // The result does not depend on the maximum used, except for the rounding of weights to 16 bits.
-// The weight of a score equal to the maximum is exactly 1. Where weights have the range of fp32, a
-// maximum near zero is replaced by zero, which need not be subtracted.
+// The weight of a score equal to the maximum is rounded to exactly 1, unless the score is in the
+// thousands. Where weights have the range of fp32, a maximum near zero is replaced by zero, which
+// need not be subtracted. The weight of a score that was compared is then at most 2^kSnapRange.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -34,8 +35,8 @@ struct SoftmaxState {
   static constexpr float kSnapRange = 32.0f;
   // A maximum is too small if a weight, or the sum of a lane's weights in a row, exceeds this
   // limit. It is the sum of 32 weights of 2^kRescaleThreshold, and fp16 can hold it. With
-  // kScoresAreLogits it is 2^kSnapRange times as much: 2^20 keys and values of 2^40 still do not
-  // exceed fp32.
+  // kScoresAreLogits it is 2^kSnapRange times as much, 2^45. Weights times values of up to 2^40,
+  // summed over 2^20 keys, are then at most 2^105, which fp32 can hold.
   static constexpr float kMaxLaneSum = kScoresAreLogits ? 8192.0f * 4294967296.0f : 8192.0f;
 
   float maximum[kRowTiles][2];  // log2 units; equal in all lanes of a row
@@ -75,8 +76,9 @@ struct SoftmaxState {
     exponentiate(scores, scale_log2);
   }
 
-  // Tells whether the caller must call subtract_maxima() before exponentiate(): some maximum of the
-  // warp is not zero.
+  // Tells whether the caller must call subtract_maxima() before exponentiate(): with
+  // kScoresAreLogits, if some maximum of the warp is not zero. Without it, exponentiate() subtracts
+  // the maxima itself.
   LAZYROPE_DEVICE bool needs_shift() const { return kScoresAreLogits && needs_shift_; }
   template <class Scores>
   LAZYROPE_DEVICE void subtract_maxima(Scores& scores) const {
@@ -163,8 +165,8 @@ struct SoftmaxState {
     add(added);
   }
 
-  // Replaces the scores of column tiles kBegin to kEnd - 1 by weights. It does not add to the sums:
-  // `added` gets the lane's sum of weights in each row.
+  // Replaces the scores of column tiles kBegin to kEnd - 1 by weights. It adds the lane's weights
+  // in each row to `added`, not to the sums.
   template <int kBegin, int kEnd, class Scores>
   LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2,
                                     float (&added)[kRowTiles][2]) const {
@@ -211,7 +213,8 @@ struct SoftmaxState {
   }
 
  private:
-  // Subtracts the maxima from the scores if any is not zero.
+  // Subtracts the maxima from the scores if any maximum of the warp is not zero, and records that
+  // for needs_shift(). It does nothing without kScoresAreLogits.
   template <class Scores>
   LAZYROPE_DEVICE void update_shift(Scores& scores) {
     if constexpr (kScoresAreLogits) {

@@ -26,8 +26,9 @@ class BlockCopy {
   static_assert(Team::size() >= kChunks);
 
  public:
-  // If true, copies fetch whole lines of 128 bytes to L2. Rows of neighbouring heads may share a
-  // line. CTAs that read these heads at different times would then fetch the line more than once.
+  // Says whether copies fetch whole lines of 128 bytes to L2: only if a row fills whole lines.
+  // Otherwise rows of neighbouring heads may share a line, and CTAs that read these heads at
+  // different times would fetch the whole line more than once.
   static constexpr bool kWholeLines = Tile::kFilledChunks % 8 == 0;
   static constexpr int kTileBytes = kKeys * Tile::kRowBytes;
 

@@ -32,8 +32,8 @@ std::string cell(std::string_view row, std::string_view head_dim, std::string_vi
   return fmt::format("{}, head_dim {}, {}, {}", row, head_dim, dtype, kernel);
 }
 
-// Returns the keys that the table must have: the attend kernels of every setting. Other kernels are
-// listed once per source.
+// Returns the keys that the table must have: the attend kernels of every setting. Settings may
+// share the source of another kernel, which the table then lists only for the first of them.
 std::set<std::string> required_cells() {
   std::set<std::string> cells;
   const std::vector<TableRow> rows = table_rows();

@@ -1,6 +1,7 @@
-// The values that a spec, a config and an arch put into the sources equal the golden files. A
-// change of any line changes the keys of the cache, so that all kernels are compiled again.
-// LAZYROPE_UPDATE_GOLDENS=1 writes the files from the sources that are rendered now.
+// The values that a spec, a config and an arch put into the sources, below the last #include of
+// each template, equal the golden files. A changed value changes the source of its kernel, and with
+// it the key in the cache, so that this kernel is compiled again. LAZYROPE_UPDATE_GOLDENS=1 writes
+// the files from the sources that are rendered now.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -57,8 +58,9 @@ std::vector<std::string> template_lines(KernelKind kind) {
   return {};
 }
 
-// Returns the lines of a rendered source that have values of the spec. No value has a line end, so
-// the last lines of the source match those of the template one by one.
+// Returns the kernel's threads, CTAs and shared memory, then the lines of its source for which
+// template_lines() has a "${". No value has a line end, so the last lines of the source match those
+// of the template one by one.
 std::string values_in(const RenderedKernel& kernel) {
   const std::vector<std::string> asks = template_lines(kernel.kind);
   const std::vector<std::string> lines = lines_of(kernel.source);

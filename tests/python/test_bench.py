@@ -1,6 +1,6 @@
 """``lazyrope bench`` without a GPU: its shapes, its timer and its output.
 
-Rows run in the emulator, with a timer that counts calls in place of CUDA events.
+Rows run in the emulator. Their timer invents times instead of recording CUDA events: n microseconds for the n-th call.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class TestStream:
         assert stream.sum(128)[0] == "b" and benchmarks == [streams.ROUNDS] * 2
 
     def test_every_program_of_triton_s_sum_has_a_block(self, monkeypatch):
-        """The numbers of programs are a few for each SM, and one for each block. No program is without a block."""
+        """Sums have 2, 4 or 8 programs for each SM, or one for each block, but never more programs than blocks."""
         made = []
         module = unittest.mock.MagicMock(partial_sums=lambda numbers, *shape: made.append((len(numbers), *shape)))
         monkeypatch.setitem(sys.modules, "lazyrope.bench.triton", module)

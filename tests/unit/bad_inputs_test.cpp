@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kEmulator = "emu:sm_80";
-constexpr int kTokens = 11;  // rows of "append" and "target"
+constexpr int kTokens = 11;  // in each of the base's groups "append" and "target"
 
 const Json& table() {
   static const Json json =
@@ -164,7 +164,7 @@ class Interpreter {
     type = change.contains("dtype") ? type_of(change["dtype"]) : type;
     shape = change.value("shape", shape);
     TensorView view = HostTensor(type, shape).view();
-    constexpr std::int64_t kRoom = 1 << 16;  // elements, for any stride and offset of the table
+    constexpr std::int64_t kRoom = 1 << 16;  // int32 elements: enough for every tensor that is read
     HostTensor& storage = storage_.emplace_back(ElementType::kInt32, std::vector{kRoom});
     std::copy(values.begin(), values.end(), storage.data<int>());
     view.data = storage.data<std::byte>() + 2 * change.value("offset", 0);
@@ -278,7 +278,8 @@ std::string name_of(const Row& row) { return row.json["name"]; }
 
 void PrintTo(const Row& row, std::ostream* out) { *out << name_of(row); }
 
-// Succeeds if `action` throws nothing and the log has each of `parts`.
+// Succeeds if `action` throws nothing and the log has each of `parts`. Without parts, the log must
+// be empty.
 testing::AssertionResult only_warns(const auto& action, const std::vector<std::string>& parts) {
   const LogCapture log;
   action();

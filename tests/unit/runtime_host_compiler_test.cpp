@@ -24,8 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Tests which cached kernels an engine with a C++ compiler uses. The compilers are shell scripts,
-// and their binaries cannot be loaded.
+// Tests whether an engine uses a cached kernel of the emulator, given the C++ compiler that
+// compiled the kernel and the one that the engine has. The compilers are shell scripts, and their
+// binaries cannot be loaded.
 class HostCompilerTest : public testing::Test {
  protected:
   void SetUp() override {

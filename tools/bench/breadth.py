@@ -16,12 +16,12 @@ def _both(**options: Any) -> list[Shape]:
 
 
 def _over(field_name: str, value: str, **options: Any) -> list[Shape]:
-    """Returns rows that are compared only with lazyrope's kernel with another value of one field."""
+    """Returns rows without peers. Their only variant is lazyrope's own kernel with `field_name` set to `value`."""
     return _both(variants={value: {field_name: value}}, peers=(), **options)
 
 
 def breadth() -> list[Shape]:
-    """Returns rows for every head_dim, group, RoPE variant and score modification, and for tensor-parallel heads."""
+    """Returns rows for every head_dim, RoPE variant and score modification, 17 groups, tensor-parallel heads, fp8."""
     rows: list[Shape] = []
     for head_dim in lazyrope.head_dims():
         for group in (1, 4, 8):
@@ -38,7 +38,7 @@ def breadth() -> list[Shape]:
         for rope in ("partial neox", "partial gptj"):
             rows += _over("rope", "neox", head_dim=head_dim, rope=rope)
     for options in ({"softcap": 50.0}, {"sinks": True}, {"window": 4096}):
-        rows += _both(rope="neox", options=options, peers=())  # the peers have no such scores
+        rows += _both(rope="neox", options=options, peers=())  # PyTorch's peers have none of these options
     for kv_dtype in ("float8_e4m3fn", "float8_e5m2"):
         for head_dim in (d for d in lazyrope.head_dims() if d % 16 == 0):
             rows += _over("kv_dtype", "bfloat16", head_dim=head_dim, rope="neox", kv_dtype=kv_dtype)

@@ -16,7 +16,7 @@ Values = Sequence["float | None"]
 
 
 def fidelity(figures: dict[str, Any]) -> Drawing:
-    """Draws the divergence of each system, and its limit."""
+    """Draws the divergence of each system from fp32, and the limit for lazy."""
     systems = figures["systems"]
     kinds = list(systems[BASELINE])
     names = [name for name in ("lazy", "full", BASELINE) if name in systems]
@@ -94,7 +94,7 @@ def memory(serving: dict[str, Any]) -> Drawing:
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A quantity that is drawn over the budget."""
+    """A quantity that is drawn against the KV budget."""
 
     name: str
     title: str
@@ -134,7 +134,7 @@ _QUANTITIES = [
 
 
 def served(serving: dict[str, Any]) -> list[Drawing]:
-    """Draws each quantity over the budget, with a panel for each exponent."""
+    """Draws each quantity against the KV budget, with a panel for each Zipf exponent."""
     drawings = []
     for quantity in _QUANTITIES:
         exponents = sorted({row["exponent"] for row in serving["served"]})
@@ -174,7 +174,7 @@ def _lines(axes: Any, serving: dict[str, Any], exponent: float, quantity: _Quant
 
 
 def _rows_of(serving: dict[str, Any], mode: str, exponent: float) -> list[dict[str, Any]]:
-    """Returns the rows of a mode in the order of budgets. "full" may have rows of one exponent, valid for all."""
+    """Returns the rows of a mode at an exponent, by budget. Rows of "full" at one exponent serve for all others too."""
     rows = [row for row in serving["served"] if row["mode"] == mode]
     here = [row for row in rows if row["exponent"] == exponent]
     return sorted(here or (rows if mode == "full" else []), key=lambda row: row["budget_bytes"])
