@@ -12,7 +12,7 @@ namespace lazyrope {
 namespace {
 
 constexpr double kMinSoftcap = 1e-3;
-constexpr double kMaxSoftcap = 1e6;
+constexpr double kMaxSoftcap = 1e3;  // above, fp32 cannot hold capped scores to 1e-4
 constexpr int kMaxGroupSize = 128;  // more than any published model has
 
 template <class Enum>

@@ -331,7 +331,8 @@ class Attention:
                 the sum of the exponentials of the scaled scores, and -inf for a query that sees no key.
             return_lse: If True, lse is allocated if it is not given.
             sinks: A logit of each query head, [num_q_heads], float32. Its exponential is added to the softmax's sum,
-                and lse includes it. It must be given if and only if the spec has sinks.
+                and lse includes it. A NaN makes the head's rows NaN; +inf makes them 0, with an lse of +inf. It must
+                be given if and only if the spec has sinks.
             k_scale: For pools of 8 bits only: the factor of stored keys, float32, one element or [kv_heads]. The
                 default is 1.
             v_scale: The same for values.

@@ -76,7 +76,8 @@ class AttentionSpec:
                 query_form.
             scale: The factor of the scores before softmax, at most 1e6. The default is 1 / sqrt(head_dim).
             window: The tokens that the mask "sliding_window" shows, the query's own included.
-            softcap: A scaled score s becomes softcap x tanh(s / softcap) (Gemma 2, arXiv 2408.00118). None: no cap.
+            softcap: A scaled score s becomes softcap x tanh(s / softcap) (Gemma 2, arXiv 2408.00118), 0.001 to 1000.
+                None: no cap.
             sinks: If True, each call takes a logit of each query head. It takes part in the softmax and has no value
                 (attention sinks, as in gpt-oss).
             kv_dtype: The type of the pool: "float8_e4m3fn" or "float8_e5m2" (OCP 8-bit floating point; head_dim must be

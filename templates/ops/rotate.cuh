@@ -149,19 +149,9 @@ struct RowsOf {
   }
 };
 
-template <class Element, class Run>
-LAZYROPE_DEVICE Run scaled(Run run, float factor) {
-#pragma unroll
-  for (uint32& word : run.word) {
-    const FloatPair pair = Element::unpack(word);
-    word = Element::pack(pair.low * factor, pair.high * factor);
-  }
-  return run;
-}
-
-// Copies the columns that RoPE does not rotate, multiplied by `factor`. One warp takes part.
+// Copies the columns that RoPE does not rotate. One warp takes part.
 template <class Spec, class To, class From>
-LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows, float factor) {
+LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows) {
   using Run = typename UnitRotation<typename Spec::Pairing>::Run;
   constexpr int kColumns = Spec::Pairing::kPairs;
   constexpr int kFirst = 2 * Spec::Pairing::kUnits;
@@ -171,9 +161,8 @@ LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows, float fact
     for (int32 i = lane_index(); i < num_rows * kCount; i += kWarpThreads) {
       const int32 row = i / kCount;
       const int32 run_index = kFirst + i % kCount;
-      const auto run = ld_shared<Run>(from.template run<kColumns>(row, run_index));
       st_shared(to.template run<kColumns>(row, run_index),
-                factor == 1.0f ? run : scaled<typename Spec::Element>(run, factor));
+                ld_shared<Run>(from.template run<kColumns>(row, run_index)));
     }
   }
 }
@@ -426,7 +415,7 @@ class RowRotator {
 // come rotated (Spec::kQueryRotated). One warp takes part. Row 0 is row first_row of the request.
 //
 // `from` may be `to`: columns that RoPE does not rotate then stay as they are. Otherwise they are
-// copied to `to`, multiplied by `scale`. With stores_back, `from` gets the rotated columns, too.
+// copied to `to`. Rotated columns are multiplied by `scale`. With stores_back, `from` gets the rotated columns, too.
 //
 // A lane rotates kRowsAtOnce rows at once: 4 selects rotate_fours(), if the group size allows it.
 // The first row of both tiles must then be a multiple of four, and both tiles must have rows up to
@@ -437,7 +426,7 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
                                  int32 first_row, int32 base, const Angles& angles,
                                  float scale = 1.0f, bool stores_back = false) {
   using Pairing = typename Spec::Pairing;
-  if (!(to.tile == from.tile)) copy_unrotated<Spec>(to, from, num_rows, scale);
+  if (!(to.tile == from.tile)) copy_unrotated<Spec>(to, from, num_rows);
   if constexpr (Pairing::kUnits > 0) {
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
     constexpr int kAlignment = kRowsAtOnce == 4 ? 4 : 1;

@@ -53,12 +53,11 @@ struct SoftmaxState {
   }
 
   // Adds a sink's logit (log2 units) to a row before its first key: one more term of the sum,
-  // without a value.
+  // without a value. A logit of NaN makes the sum NaN, and an infinite one makes it infinite.
   LAZYROPE_DEVICE void add_sink(int m, int h, float logit) {
-    const float top = smaller(max_f32(logit, kNoMaximum), -kNoMaximum);
-    maximum[m][h] = snapped(top);
-    sum[m][h] =
-        Lanes::is_first() && logit > kNoMaximum ? ex2_approx_ftz_f32(top - maximum[m][h]) : 0.0f;
+    maximum[m][h] = snapped(smaller(max_f32(logit, kNoMaximum), -kNoMaximum));
+    const bool counts = Lanes::is_first() && !(logit <= kNoMaximum);
+    sum[m][h] = counts ? ex2_approx_ftz_f32(logit - maximum[m][h]) : 0.0f;
   }
   // Returns zero for a maximum near zero, where that is allowed, else the maximum.
   LAZYROPE_DEVICE static float snapped(float maximum) {
@@ -70,10 +69,17 @@ struct SoftmaxState {
   template <class Scores, class Rows>
   LAZYROPE_DEVICE void softmax_step(Scores& scores, Rows& rows, float scale_log2,
                                     bool rows_are_zero = false) {
+    raise_for(scores, rows, scale_log2, rows_are_zero);
+    exponentiate(scores, scale_log2);
+  }
+
+  // Raises the maxima for the scores, if needed, and rescales the sums and `rows`. Subtracts the
+  // maxima from the scores, if exponentiate() does not.
+  template <class Scores, class Rows>
+  LAZYROPE_DEVICE void raise_for(Scores& scores, Rows& rows, float scale_log2, bool rows_are_zero) {
     float factor[kRowTiles][2];
     if (raise(scores, scale_log2, factor) && !rows_are_zero) rescale(rows, factor);
     update_shift(scores);
-    exponentiate(scores, scale_log2);
   }
 
   // Tells whether the caller must call subtract_maxima() before exponentiate(): with

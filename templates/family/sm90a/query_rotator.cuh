@@ -216,7 +216,7 @@ class QueryRotator {
       produce([&](SharedPtr rotated) {
         const int32 first = warp_ * kRotatorRows;
         copy_unrotated<Spec>(RowsOf<Tile>(rotated, first),
-                             RowsOf<Original>(memory_.original(), first), kRotatorRows, scale());
+                             RowsOf<Original>(memory_.original(), first), kRotatorRows);
         tile_rotator_.template rotate<kRotatorRows, kRowsAtOnce>(
             rotation, rotated_stage_.index * Memory::kRotatedBytes);
         fence_proxy_async();

@@ -90,7 +90,7 @@ class WarpgroupRows {
     copy_positions();
     cp_async_commit_group();
     cp_async_wait_group<0>();
-    scale_unrotated();
+    if (!Memory::kHasRotation) fence_proxy_async();
     Team::sync();
   }
 
@@ -171,14 +171,6 @@ class WarpgroupRows {
     copy_row_positions<Spec, Team, kGroupRows>(
         memory_.positions(work_tile_stage_) + first * 4, params_.step.positions, work_tile(), first,
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
-  }
-  // Multiplies columns without rotation by the scale. Without RoPE the queries are then complete.
-  LAZYROPE_DEVICE void scale_unrotated() const {
-    if constexpr (Memory::kScalesQueries) {
-      bar_warp_sync();
-      copy_unrotated<Spec>(rows(), rows(), kWarpM, scale());
-    }
-    if (!Memory::kHasRotation) fence_proxy_async();
   }
 
   const AttendParams& params_;

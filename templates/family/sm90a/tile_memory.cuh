@@ -114,10 +114,14 @@ struct TileMemory {
   // bandwidth is the limit.
   static constexpr bool kSkipsOctets = kReadsOnce;
   static constexpr int kConsumerWarps = Shape::kWarpsM * Shape::kWarpsN;
+  static constexpr bool kRotatesAllColumns =
+      2 * Spec::Pairing::kUnits * Spec::Pairing::kPairs == kHeadDim;
   // If true, rotated queries include the softmax scale. Their elements must have the exponent range
   // of fp32. Scores are then logits in log2 units. If no maximum is subtracted, the weight of score
-  // s is 2^s (ops/softmax.cuh).
-  static constexpr bool kScalesQueries = kIsPrefill && Spec::Element::kExponentBias == 127;
+  // s is 2^s (ops/softmax.cuh). Every column must be rotated: the scale is then rounded together
+  // with the rotation, and it would round a column without rotation once more.
+  static constexpr bool kScalesQueries =
+      kIsPrefill && kRotatesAllColumns && Spec::Element::kExponentBias == 127;
   LAZYROPE_DEVICE static float query_scale(const AttendParams& params, float key_scale) {
     return kScalesQueries ? params.scale_log2 * key_scale : 1.0f;
   }
