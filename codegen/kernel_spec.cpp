@@ -12,8 +12,8 @@ namespace lazyrope {
 namespace {
 
 constexpr double kMinSoftcap = 1e-3;
-constexpr double kMaxSoftcap = 1e3;  // above, fp32 cannot hold capped scores to 1e-4
-constexpr int kMaxGroupSize = 128;  // more than any published model has
+constexpr double kMaxSoftcap = 1e3;  // capped scores of fp32 are then exact to 3e-4
+constexpr int kMaxGroupSize = 128;   // more than any published model has
 
 template <class Enum>
 struct Named {

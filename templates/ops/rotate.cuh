@@ -415,7 +415,8 @@ class RowRotator {
 // come rotated (Spec::kQueryRotated). One warp takes part. Row 0 is row first_row of the request.
 //
 // `from` may be `to`: columns that RoPE does not rotate then stay as they are. Otherwise they are
-// copied to `to`. Rotated columns are multiplied by `scale`. With stores_back, `from` gets the rotated columns, too.
+// copied to `to`. Rotated columns are multiplied by `scale`. With stores_back, `from` gets the
+// rotated columns, too.
 //
 // A lane rotates kRowsAtOnce rows at once: 4 selects rotate_fours(), if the group size allows it.
 // The first row of both tiles must then be a multiple of four, and both tiles must have rows up to

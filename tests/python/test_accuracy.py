@@ -126,7 +126,7 @@ def test_with_a_window_of_one_token_every_row_returns_its_own_value(head_dim, ar
         head_dim=head_dim, num_q_heads=16, num_kv_heads=2, rope=lazyrope.rope.neox(), mask="sliding_window", window=1
     )
     case = replace(documents_case(setting, [300], 40, device), spec=spec)
-    case.metadata["q_position"] -= 40  # of the document's last tokens
+    case.metadata["q_position"] -= 40  # the positions of the document's last tokens
     kernel = lazyrope.compile(spec, arch=arch)
     out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
     assert torch.equal(out, values_of_first_document(case)[-40:])
