@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-import threading
 from dataclasses import dataclass, field
 
+from ._monitor import Monitor
 from ._paging import Pages
 from .errors import InsertError, StoreError
 
@@ -42,11 +42,15 @@ class Document(Pages):
     """
 
     key: str
-    _changed: threading.Condition = field(repr=False)
-    # The store's lock guards these fields.
+    _monitor: Monitor = field(repr=False)
+    # The store's monitor guards these fields.
     _state: State = State.FILLING
-    _references: int = 1
+    _references: int = 0
     _pins: int = 0
+    # A use is a reference, and a thread that waits for the filler is a pin. They are sets, so that adding and removing
+    # is one step that can be repeated after an exception.
+    _uses: set[Use] = field(default_factory=set, repr=False)
+    _waiters: set[Use] = field(default_factory=set, repr=False)
 
     @property
     def is_ready(self) -> bool:
@@ -64,21 +68,43 @@ class Document(Pages):
             TimeoutError: The document is still being filled.
             StoreError: The document is evicted, for the caller had no reference.
         """
-        with self._changed:
-            self._changed.wait_for(self._is_settled, timeout)
-            if self._state is State.FILLING:
-                raise TimeoutError(f"{self._name} is still being filled after {timeout} s")
-            if self._state is State.ABANDONED:
-                raise InsertError(f"{self._name} was abandoned by its filler: release it, then acquire it to fill it")
-            if self._state is State.EVICTED:
-                raise StoreError(f"{self._name} was evicted: wait for a document only while holding a reference to it")
+        state = self._monitor.run(lambda: self._settled_state(timeout))
+        if state is State.FILLING:
+            raise TimeoutError(f"{self._name} is still being filled after {timeout} s")
+        if state is State.ABANDONED:
+            raise InsertError(f"{self._name} was abandoned by its filler: release it, then acquire it to fill it")
+        if state is State.EVICTED:
+            raise StoreError(f"{self._name} was evicted: wait for a document only while holding a reference to it")
+
+    def _settled_state(self, timeout: float | None = None) -> State:
+        self._monitor.changed.wait_for(self._is_settled, timeout)
+        return self._state
 
     def _is_settled(self) -> bool:
         return self._state is not State.FILLING
 
     @property
+    def _is_referenced(self) -> bool:
+        return self._references > 0 or bool(self._uses)
+
+    @property
+    def _is_pinned(self) -> bool:
+        return self._pins > 0 or bool(self._waiters)
+
+    @property
     def _name(self) -> str:
         return f"document {self.key[:12]} ({self.num_tokens} tokens)"
+
+
+class Use:
+    """One with statement of :meth:`DocumentStore.use`.
+
+    Attributes:
+        document: The document that it uses or waits for, or None.
+    """
+
+    def __init__(self) -> None:
+        self.document: Document | None = None
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,12 @@ class Paging:
         self.lists.remove(pages)
         self._free.extend(reversed(pages.page_ids))
 
+    def reset(self, owners: Sequence[Pages]) -> None:
+        """Frees every page and every cell that none of these runs has."""
+        taken = {page for owner in owners for page in owner.page_ids}
+        self._free = [page for page in reversed(range(self._num_pages)) if page not in taken]
+        self.lists.reset(owners)
+
     def check(self, owners: Sequence[Pages]) -> None:
         """Asserts that each page and each cell is free or has one owner, and that the page lists are right."""
         pages = sorted(self._free + [page for owner in owners for page in owner.page_ids])
@@ -113,6 +119,10 @@ class PageLists:
 
     def remove(self, pages: Pages) -> None:
         self._free[_width_class(pages.num_pages)].append(pages.first_page)
+
+    def reset(self, owners: Sequence[Pages]) -> None:
+        taken = {owner.first_page for owner in owners}
+        self._free = [[first for first in reversed(cells) if first not in taken] for cells in self._cells]
 
     def check(self, owners: Sequence[Pages]) -> None:
         host = self.array.tolist()

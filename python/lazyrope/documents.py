@@ -14,17 +14,19 @@ commit() returns.
 
 from __future__ import annotations
 
+import functools
 import math
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 
 from ._core import AttentionSpec
-from ._document import Document, PageRun, State, Stats
+from ._document import Document, PageRun, State, Stats, Use
 from ._keys import Keys, int64_array
+from ._monitor import Monitor
 from ._paging import Paging, bytes_of, count
 from .errors import DocumentTooLarge, InsertError, SpecError, StoreError, StoreFull
 
@@ -38,6 +40,21 @@ __all__ = [
     "StoreError",
     "StoreFull",
 ]
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+def _exclusive(
+    method: Callable[Concatenate[DocumentStore, P], Result],
+) -> Callable[Concatenate[DocumentStore, P], Result]:
+    """Runs a method of the store under its lock. The store repairs itself if an exception ends the method."""
+
+    @functools.wraps(method)
+    def call(self: DocumentStore, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return self._monitor.run(functools.partial(method, self, *args, **kwargs), self._repair)
+
+    return call
 
 
 class DocumentStore:
@@ -101,7 +118,7 @@ class DocumentStore:
         self._paging = Paging(self.num_pages, self.device)
         self.pages = self._paging.lists.array
         self._keys = Keys(spec, num_layers, model, dtype)
-        self._changed = threading.Condition()
+        self._monitor = Monitor()
         self._documents: OrderedDict[str, Document] = OrderedDict()  # the most recently released is last
         self._abandoned: set[Document] = set()  # abandoned documents that still have references
         self._runs: set[PageRun] = set()
@@ -134,6 +151,7 @@ class DocumentStore:
 
         The caller must fill the pages of a new document and then call :meth:`commit` or :meth:`abandon`. Any other
         document is ready, or another caller is filling it: then call :meth:`Document.wait`.
+        Ctrl-C at the moment at which this call returns loses the reference. :meth:`use` loses none.
 
         Args:
             tokens: The document's tokens, as in :meth:`key`.
@@ -148,9 +166,7 @@ class DocumentStore:
             StoreFull: There is no room for the document now. Nothing has changed.
         """
         values = int64_array(tokens)
-        key = self._keys.key(values, salt)
-        with self._changed:
-            return self._acquire(key, len(values))
+        return self._acquire(self._keys.key(values, salt), len(values))
 
     def reserve(
         self, documents: Sequence[Sequence[int] | torch.Tensor], num_tokens: int, *, salt: str = ""
@@ -174,19 +190,7 @@ class DocumentStore:
         """
         _require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
         wanted = [(self._keys.key(values, salt), len(values)) for values in map(int64_array, documents)]
-        with self._changed:
-            self._make_room_for_all(wanted, num_tokens)
-            found: list[tuple[Document, bool]] = []
-            try:
-                for key, length in wanted:
-                    found.append(self._acquire(key, length))
-                return found, self.allocate(num_tokens)
-            except BaseException:  # an error of the device, or Ctrl-C
-                for document, is_new in reversed(found):
-                    if is_new:
-                        self.abandon(document)
-                    self.release(document)
-                raise
+        return self._reserve(wanted, num_tokens)
 
     def lookup(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> Document | None:
         """Takes a reference to the document with these tokens if the store has it. It allocates nothing.
@@ -201,23 +205,20 @@ class DocumentStore:
         Raises:
             SpecError: As in :meth:`key`.
         """
-        key = self.key(tokens, salt=salt)
-        with self._changed:
-            document = self._reference(key)
-            self._misses += document is None
-            return document
+        return self._lookup(self.key(tokens, salt=salt))
 
+    @_exclusive
     def commit(self, document: Document) -> None:
         """Marks a new document as ready. On CUDA, the work that fills its pages must be on the stream.
 
         Raises:
             StoreError: The document is not being filled.
         """
-        with self._changed:
-            self._require_state(document, "commit", State.FILLING)
-            document._state = State.READY
-            self._changed.notify_all()
+        self._require_state(document, "commit", State.FILLING)
+        document._state = State.READY
+        self._monitor.changed.notify_all()
 
+    @_exclusive
     def abandon(self, document: Document) -> None:
         """Gives up a new document after its filling has failed.
 
@@ -227,53 +228,48 @@ class DocumentStore:
         Raises:
             StoreError: The document is not being filled.
         """
-        with self._changed:
-            self._require_state(document, "abandon", State.FILLING)
-            del self._documents[document.key]
-            self._abandoned.add(document)
-            document._state = State.ABANDONED
-            self._changed.notify_all()
+        self._require_state(document, "abandon", State.FILLING)
+        document._state = State.ABANDONED
+        self._abandoned.add(document)  # before the deletion, so that _repair finds the document
+        del self._documents[document.key]
+        self._monitor.changed.notify_all()
 
+    @_exclusive
     def release(self, document: Document) -> None:
         """Gives one reference back.
 
         Raises:
             StoreError: There is no reference, or it is the last one and the document is still being filled.
         """
-        with self._changed:
-            self._require_state(document, "release", State.FILLING, State.READY, State.ABANDONED)
-            if document._references == 0:
-                raise StoreError(f"{document._name} is released more often than it was acquired")
-            if document._references == 1 and document._state is State.FILLING:
-                raise StoreError(f"{document._name} is being filled: commit or abandon it before its last release")
-            document._references -= 1
-            if document._state is not State.ABANDONED:
-                self._documents.move_to_end(document.key)
-            elif document._references == 0:
-                self._abandoned.remove(document)
-                self._paging.free_pages(document)
+        self._require_state(document, "release", State.FILLING, State.READY, State.ABANDONED)
+        if document._references == 0:
+            raise StoreError(f"{document._name} is released more often than it was acquired")
+        if document._references == 1 and not document._uses and document._state is State.FILLING:
+            raise StoreError(f"{document._name} is being filled: commit or abandon it before its last release")
+        document._references -= 1
+        self._dereferenced(document)
 
+    @_exclusive
     def pin(self, document: Document) -> None:
         """Protects a document from eviction, referenced or not, until :meth:`unpin` is called as often.
 
         Raises:
             StoreError: The document is evicted or abandoned.
         """
-        with self._changed:
-            self._require_state(document, "pin", State.FILLING, State.READY)
-            document._pins += 1
+        self._require_state(document, "pin", State.FILLING, State.READY)
+        document._pins += 1
 
+    @_exclusive
     def unpin(self, document: Document) -> None:
         """Removes one pin. The document may be abandoned; then the pin has no effect anyway.
 
         Raises:
             StoreError: The document has no pin.
         """
-        with self._changed:
-            self._require_state(document, "unpin", *State)
-            if document._pins == 0:
-                raise StoreError(f"{document._name} is unpinned more often than it was pinned")
-            document._pins -= 1
+        self._require_state(document, "unpin", *State)
+        if document._pins == 0:
+            raise StoreError(f"{document._name} is unpinned more often than it was pinned")
+        document._pins -= 1
 
     @contextmanager
     def use(
@@ -283,6 +279,7 @@ class DocumentStore:
 
         If several threads use one document at once, one of them fills it and the others wait. If filling fails, the
         next thread tries.
+        An exception at any moment, such as Ctrl-C, gives the reference back.
 
         Args:
             tokens: The document's tokens, as in :meth:`key`.
@@ -298,16 +295,22 @@ class DocumentStore:
         """
         values = int64_array(tokens)
         key = self._keys.key(values, salt)
-        with self._changed:
-            self._await_fill(key)
-            document, is_new = self._acquire(key, len(values))
-        if is_new:
-            self._fill(document, fill)
+        use = Use()
+        # If an exception comes just before the first _end or in it, the second _end completes the work. Otherwise the
+        # second one finds nothing to do.
         try:
-            yield document
+            try:
+                document = self._begin(use, key, len(values))
+                if not document.is_ready:
+                    fill(document)
+                    self.commit(document)
+                yield document
+            finally:
+                self._end(use)
         finally:
-            self.release(document)
+            self._end(use)
 
+    @_exclusive
     def allocate(self, num_tokens: int) -> PageRun:
         """Takes private pages under the same budget, until :meth:`free`.
 
@@ -320,109 +323,170 @@ class DocumentStore:
             StoreFull: There is no room now. Nothing has changed.
         """
         _require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
-        with self._changed:
-            run = PageRun(*self._take(num_tokens))
-            self._runs.add(run)
-            return run
+        run = PageRun(*self._take(num_tokens))
+        self._runs.add(run)
+        return run
 
+    @_exclusive
     def free(self, run: PageRun) -> None:
         """Frees private pages.
 
         Raises:
             StoreError: The pages belong to another store, or they were freed before.
         """
-        with self._changed:
-            if run not in self._runs:
-                raise StoreError(f"{run} is not allocated here: it was freed before, or it belongs to another store")
-            self._runs.remove(run)
-            self._paging.free_pages(run)
+        if run not in self._runs:
+            raise StoreError(f"{run} is not allocated here: it was freed before, or it belongs to another store")
+        self._runs.remove(run)
+        self._paging.free_pages(run)
 
+    @_exclusive
     def room(self) -> int:
         """Returns the number of pages that are free or evictable. The next acquire or allocate can get that many."""
-        with self._changed:
-            return self._paging.num_free + count(self._evictable())
+        return self._paging.num_free + count(self._evictable())
 
+    @_exclusive
     def clear(self) -> None:
         """Evicts every document that is ready, unreferenced and unpinned."""
-        with self._changed:
-            self._evict(list(self._evictable()))
+        self._evict(list(self._evictable()))
 
+    @_exclusive
     def count_copied(self, num_bytes: int) -> None:
         """Adds to :attr:`Stats.bytes_copied` the bytes of KV that a caller copied instead of sharing them."""
         _require(num_bytes >= 0, f"num_bytes is {num_bytes}; it must be at least 0")
-        with self._changed:
-            self._bytes_copied += num_bytes
+        self._bytes_copied += num_bytes
 
     @property
+    @_exclusive
     def stats(self) -> Stats:
         """The store's state and counts."""
-        with self._changed:
-            documents = [*self._documents.values(), *self._abandoned]
-            return Stats(
-                hits=self._hits,
-                misses=self._misses,
-                evictions=self._evictions,
-                documents=len(self._documents),
-                resident_bytes=count(documents) * self.page_bytes,
-                private_bytes=count(self._runs) * self.page_bytes,
-                free_bytes=self._paging.num_free * self.page_bytes,
-                bytes_copied=self._bytes_copied,
-                pinned=sum(document._pins > 0 for document in self._documents.values()),
-                referenced=sum(document._references > 0 for document in documents),
-            )
+        documents = [*self._documents.values(), *self._abandoned]
+        return Stats(
+            hits=self._hits,
+            misses=self._misses,
+            evictions=self._evictions,
+            documents=len(self._documents),
+            resident_bytes=count(documents) * self.page_bytes,
+            private_bytes=count(self._runs) * self.page_bytes,
+            free_bytes=self._paging.num_free * self.page_bytes,
+            bytes_copied=self._bytes_copied,
+            pinned=sum(document._is_pinned for document in self._documents.values()),
+            referenced=sum(document._is_referenced for document in documents),
+        )
 
+    @_exclusive
     def check(self) -> None:
         """Asserts every invariant of the store, for tests. The call waits for the device."""
-        with self._changed:
-            owners = [*self._documents.values(), *self._abandoned, *self._runs]
-            self._paging.check(owners)
-            for owner in owners:
-                assert owner.num_pages == -(-owner.num_tokens // self.page_size), f"{owner} has {owner.num_pages} pages"
-            for key, document in self._documents.items():
-                assert document.key == key and document._state in (State.FILLING, State.READY), document
-                assert document._pins >= 0 and document._references >= (not document.is_ready), document
-            for document in self._abandoned:
-                assert document._state is State.ABANDONED and document._references > 0, document
+        owners = [*self._documents.values(), *self._abandoned, *self._runs]
+        self._paging.check(owners)
+        for owner in owners:
+            assert owner.num_pages == -(-owner.num_tokens // self.page_size), f"{owner} has {owner.num_pages} pages"
+        for key, document in self._documents.items():
+            assert document.key == key and document._state in (State.FILLING, State.READY), document
+            assert document._pins >= 0 and document._references >= 0, document
+            assert document.is_ready or document._is_referenced, document
+        for document in self._abandoned:
+            assert document._state is State.ABANDONED and document._is_referenced, document
 
-    def _reference(self, key: str) -> Document | None:
+    @_exclusive
+    def _acquire(self, key: str, num_tokens: int) -> tuple[Document, bool]:
+        document, is_new = self._find_or_make(key, num_tokens)
+        document._references += 1
+        return document, is_new
+
+    @_exclusive
+    def _lookup(self, key: str) -> Document | None:
         if document := self._documents.get(key):
-            document._references += 1
             self._hits += 1
+            document._references += 1
+        else:
+            self._misses += 1
         return document
 
-    def _acquire(self, key: str, num_tokens: int) -> tuple[Document, bool]:
-        if document := self._reference(key):
+    @_exclusive
+    def _reserve(
+        self, wanted: Sequence[tuple[str, int]], num_tokens: int
+    ) -> tuple[list[tuple[Document, bool]], PageRun]:
+        self._make_room_for_all(wanted, num_tokens)
+        found: list[tuple[Document, bool]] = []
+        try:
+            for key, length in wanted:
+                found.append(self._acquire(key, length))
+            return found, self.allocate(num_tokens)
+        except BaseException:  # an error of the device, or Ctrl-C
+            for document, is_new in reversed(found):
+                if is_new:
+                    self.abandon(document)
+                self.release(document)
+            raise
+
+    @_exclusive
+    def _begin(self, use: Use, key: str, num_tokens: int) -> Document:
+        """Returns a document that is ready, or a new one that this use must fill.
+
+        A pin prevents that the document is evicted before a thread that waits for its filler wakes. A reference would
+        keep the pages of an abandoned document, which the next thread may need to fill it.
+        """
+        while (waited := self._documents.get(key)) and not waited.is_ready:
+            use.document = waited
+            waited._waiters.add(use)
+            self._monitor.changed.wait_for(waited._is_settled)
+            waited._waiters.discard(use)
+        document, _ = self._find_or_make(key, num_tokens)
+        use.document = document
+        document._uses.add(use)
+        return document
+
+    @_exclusive
+    def _end(self, use: Use) -> None:
+        """Gives back what a use has, and abandons the document if the use has not filled it. It may be repeated."""
+        if document := use.document:
+            document._waiters.discard(use)
+            if use in document._uses:
+                if document._state is State.FILLING:
+                    self.abandon(document)
+                document._uses.discard(use)
+                self._dereferenced(document)
+            use.document = None
+
+    def _find_or_make(self, key: str, num_tokens: int) -> tuple[Document, bool]:
+        """Returns the document, and True if it is new. The caller adds a reference."""
+        if document := self._documents.get(key):
+            self._hits += 1
             return document, False
-        document = Document(*self._take(num_tokens), key, self._changed)
+        document = Document(*self._take(num_tokens), key, self._monitor)
         self._documents[key] = document
         self._misses += 1
         return document, True
 
-    def _await_fill(self, key: str) -> None:
-        """Waits until no thread fills this document.
+    def _dereferenced(self, document: Document) -> None:
+        """Frees an abandoned document after its last reference. Any other one becomes the last to be evicted."""
+        if document._state is not State.ABANDONED:
+            self._documents.move_to_end(document.key)
+        elif not document._is_referenced:
+            self._abandoned.remove(document)
+            self._paging.free_pages(document)
 
-        A pin prevents that the document is evicted before this thread wakes. A reference would keep the pages of an
-        abandoned document, which the next thread may need to fill it.
+    def _repair(self) -> None:
+        """Completes or undoes what an exception has interrupted, and wakes the threads that wait.
+
+        A document has its pages if it can be found, or if it is abandoned and still referenced. All other pages are
+        free. A document that is being filled has the reference of its filler.
         """
-        while (document := self._documents.get(key)) and not document.is_ready:
-            self.pin(document)
-            try:
-                self._changed.wait_for(document._is_settled)
-            finally:
-                self.unpin(document)
-
-    def _fill(self, document: Document, fill: Callable[[Document], None]) -> None:
-        try:
-            fill(document)
-        except BaseException:
-            with self._changed:  # one lock for both, so that waiting threads find the pages free
-                self.abandon(document)
-                self.release(document)
-            raise
-        self.commit(document)
+        documents = [*self._documents.values(), *self._abandoned]
+        for document in documents:
+            if document._state is State.FILLING and not document._is_referenced:
+                document._state = State.ABANDONED
+        for document in documents:
+            if document._state not in (State.FILLING, State.READY):
+                self._documents.pop(document.key, None)
+        self._abandoned = {
+            document for document in documents if document._state is State.ABANDONED and document._is_referenced
+        }
+        self._paging.reset([*self._documents.values(), *self._abandoned, *self._runs])
+        self._monitor.changed.notify_all()
 
     def _require_state(self, document: Document, action: str, *states: State) -> None:
-        if document._changed is not self._changed:
+        if document._monitor is not self._monitor:
             raise StoreError(f"cannot {action} {document._name}: it belongs to another store")
         if document._state not in states:
             raise StoreError(f"cannot {action} {document._name}: it is {document._state.value}")
@@ -439,13 +503,13 @@ class DocumentStore:
         A document that is being filled is never among them, for the caller that fills it has a reference.
         """
         for document in self._documents.values():
-            if document._references == 0 and document._pins == 0:
+            if not document._is_referenced and not document._is_pinned:
                 yield document
 
     def _evict(self, documents: Sequence[Document]) -> None:
         for document in documents:
-            del self._documents[document.key]
             document._state = State.EVICTED
+            del self._documents[document.key]
             self._paging.free_pages(document)
         self._evictions += len(documents)
 
@@ -456,17 +520,19 @@ class DocumentStore:
                 f"bytes, has {self.num_pages}: a budget of {needed * self.page_bytes} bytes would do"
             )
 
-    def _make_room(self, needed: int, num_tokens: int) -> None:
+    def _make_room(self, needed: int, num_tokens: int, kept: Collection[Document] = ()) -> None:
+        """Evicts documents until so many pages are free, but none of the kept ones."""
         self._require_fit(needed, num_tokens)
         victims: list[Document] = []
         room = self._paging.num_free
         for document in self._evictable():
             if room >= needed:
                 break
-            victims.append(document)
-            room += document.num_pages
+            if document not in kept:
+                victims.append(document)
+                room += document.num_pages
         if room < needed:
-            raise StoreFull(f"{num_tokens} tokens need {needed} pages; {self._occupancy()}")
+            raise StoreFull(f"{num_tokens} tokens need {needed} pages; {self._occupancy(kept)}")
         self._evict(victims)
 
     def _make_room_for_all(self, wanted: Sequence[tuple[str, int]], num_tokens: int) -> None:
@@ -474,27 +540,22 @@ class DocumentStore:
 
         The documents that the store has already are not evicted.
         """
-        resident = [document for key, _ in wanted if (document := self._documents.get(key))]
+        resident = {document for key, _ in wanted if (document := self._documents.get(key))}
         missing = {key: length for key, length in wanted if key not in self._documents}
         self._require_fit(*self._pages_and_tokens([*dict(wanted).values(), num_tokens]))
-        for document in resident:
-            document._references += 1
-        try:
-            self._make_room(*self._pages_and_tokens([*missing.values(), num_tokens]))
-        finally:
-            for document in resident:
-                document._references -= 1
+        self._make_room(*self._pages_and_tokens([*missing.values(), num_tokens]), resident)
 
     def _pages_and_tokens(self, lengths: Sequence[int]) -> tuple[int, int]:
         """Returns the pages that runs of these lengths need, and their tokens."""
         return sum(-(-length // self.page_size) for length in lengths), sum(lengths)
 
-    def _occupancy(self) -> str:
+    def _occupancy(self, kept: Collection[Document]) -> str:
         documents = [*self._documents.values(), *self._abandoned]
-        referenced = [document for document in documents if document._references]
-        pinned = [document for document in documents if document._pins and not document._references]
+        referenced = [document for document in documents if document._is_referenced or document in kept]
+        pinned = [document for document in documents if document._is_pinned and document not in referenced]
+        evictable = [document for document in self._evictable() if document not in kept]
         return (
-            f"of {self.num_pages}, {self._paging.num_free} are free, {count(self._evictable())} evictable, "
+            f"of {self.num_pages}, {self._paging.num_free} are free, {count(evictable)} evictable, "
             f"{count(pinned)} pinned, {count(referenced)} referenced and {count(self._runs)} private: release, unpin "
             "or free some, or raise the budget"
         )

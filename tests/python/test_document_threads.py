@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from concurrent.futures import Future
 from random import Random
 from typing import Any
 
 import pytest
 from lazyrope.documents import Document, InsertError, StoreFull
 
-from tests.support.stores import PAGE_BYTES, document_tokens, holds, make_store, write
+from tests.support.stores import PAGE_BYTES, document_tokens, holds, in_thread, make_store, wait_until, write
 
 A, B = (document_tokens(name, 1) for name in (16, 17))
 
@@ -29,27 +28,6 @@ def run_in_threads(count: int, work: Any) -> list[Any]:
     return [future.result(30) for future in futures]
 
 
-def in_thread(work: Any, *arguments: Any) -> Future[Any]:
-    """Runs work in a daemon thread, which cannot hang the tests, and returns its future."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work(*arguments))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not met in 10 s"
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize("count", [2, 16])
 def test_threads_that_use_one_document_get_one_copy(count):
     store = make_store(2)
@@ -58,7 +36,7 @@ def test_threads_that_use_one_document_get_one_copy(count):
 
     def fill(document: Document) -> None:
         fills.append(document)
-        wait_until(lambda: document._pins == count - 1)  # all others wait for it
+        wait_until(lambda: len(document._waiters) == count - 1)  # all others wait for it
         write(store, document, 3)
 
     def work(_: int) -> Document:
@@ -136,7 +114,7 @@ def test_when_a_filler_fails_a_waiting_thread_fills(failures, monkeypatch):
     def fill(document: Document) -> None:
         fills.append(document)
         number = len(fills)
-        wait_until(lambda: document._pins == count - number)
+        wait_until(lambda: len(document._waiters) == count - number)
         write(store, document, number)
         if number <= failures:
             raise ZeroDivisionError
@@ -165,8 +143,8 @@ def test_a_document_is_not_evicted_before_waiting_threads_have_it():
             return document is filling
 
     waiting = in_thread(work)
-    wait_until(lambda: filling._pins == 1)
-    with store._changed:  # no thread runs between these calls
+    wait_until(lambda: len(filling._waiters) == 1)
+    with store._monitor.changed:  # no thread runs between these calls
         store.commit(filling)
         store.release(filling)
         with pytest.raises(StoreFull):

@@ -1,7 +1,10 @@
-"""Makes document stores on the CPU, and fills pages with values that identify their document."""
+"""Makes document stores on the CPU, fills pages with values that identify their document, and runs threads."""
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import Future
 from typing import Any
 
 import lazyrope
@@ -39,3 +42,24 @@ def holds(store: DocumentStore, pages: Document | PageRun, tag: float) -> bool:
     """Returns whether the pages, read through ``store.pages`` as a kernel reads them, have the values of write()."""
     page_list = store.pages[pages.first_page : pages.first_page + pages.num_pages].long()
     return all(bool((pool[page_list] == tag + i / 8).all()) for i, pool in enumerate(pools(store)))
+
+
+def in_thread(work: Any, *arguments: Any) -> Future[Any]:
+    """Runs work in a daemon thread, which cannot hang the tests, and returns its future."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met in 10 s"
+        time.sleep(0.001)

@@ -1,0 +1,54 @@
+"""A lock and a condition for state that stays consistent if an exception ends a change between any two bytecodes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from .errors import SpecError, StoreError
+
+Result = TypeVar("Result")
+
+
+class Monitor:
+    """Runs work under a lock. Ctrl-C or a failed allocation at any bytecode leaves the lock free.
+
+    Attributes:
+        changed: The condition that threads wait for in their work.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.changed = threading.Condition(self._lock)
+        self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+
+    def run(self, work: Callable[[], Result], repair: Callable[[], None] = lambda: None) -> Result:
+        """Returns work(). Work may call this function again.
+
+        Args:
+            work: A function that runs under the lock.
+            repair: A function that runs under the lock after work has raised an exception. It does not run after an
+                error of lazyrope, for a call that is refused has changed nothing.
+        """
+        if self._is_mine():
+            return work()  # the outer call repairs
+        try:
+            # The lock's own __enter__ has no bytecodes, unlike the condition's.
+            with self._lock:
+                return _run_or_repair(work, repair)
+        except BaseException:
+            # A with statement does not release its lock if the exception comes between its body and the release.
+            while self._is_mine():
+                self._lock.release()
+            raise
+
+
+def _run_or_repair(work: Callable[[], Result], repair: Callable[[], None]) -> Result:
+    try:
+        return work()
+    except (SpecError, StoreError):
+        raise
+    except BaseException:
+        repair()
+        raise
