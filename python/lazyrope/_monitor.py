@@ -36,19 +36,20 @@ class Monitor:
         try:
             # The lock's own __enter__ has no bytecodes, unlike the condition's.
             with self._lock:
-                return _run_or_repair(work, repair)
+                return self._run_or_repair(work, repair)
         except BaseException:
-            # A with statement does not release its lock if the exception comes between its body and the release.
+            # The with statement keeps its lock if the exception comes between its body and the release.
             while self._is_mine():
                 self._lock.release()
             raise
 
-
-def _run_or_repair(work: Callable[[], Result], repair: Callable[[], None]) -> Result:
-    try:
-        return work()
-    except (SpecError, StoreError):
-        raise
-    except BaseException:
-        repair()
-        raise
+    def _run_or_repair(self, work: Callable[[], Result], repair: Callable[[], None]) -> Result:
+        try:
+            return work()
+        except (SpecError, StoreError):
+            raise
+        except BaseException:
+            if not self._is_mine():  # Condition.wait was interrupted before it took the lock again
+                self._lock.acquire()
+            repair()
+            raise
