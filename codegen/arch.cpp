@@ -40,8 +40,11 @@ const std::vector<Arch>& archs() {
       {"sm_87", 8, 7, 163 * kKiB, 164 * kKiB, Family::kSm80},
       {"sm_89", 8, 9, 99 * kKiB, 100 * kKiB, Family::kSm80},
       {"sm_90a", 9, 0, 227 * kKiB, 228 * kKiB, Family::kSm90a},
-      {"sm_100a", 10, 0, 227 * kKiB, 228 * kKiB, Family::kSm80},
+      {"sm_100", 10, 0, 227 * kKiB, 228 * kKiB, Family::kSm80},
+      {"sm_103", 10, 3, 227 * kKiB, 228 * kKiB, Family::kSm80},
+      {"sm_110", 11, 0, 227 * kKiB, 228 * kKiB, Family::kSm80},
       {"sm_120", 12, 0, 99 * kKiB, 100 * kKiB, Family::kSm80},
+      {"sm_121", 12, 1, 99 * kKiB, 100 * kKiB, Family::kSm80},
       {"emu:sm_80", 8, 0, 163 * kKiB, 164 * kKiB, Family::kSm80, "emu"},
       {"emu:sm_90a", 9, 0, 227 * kKiB, 228 * kKiB, Family::kSm90a, "emu"},
   };

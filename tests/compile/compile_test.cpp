@@ -202,7 +202,7 @@ TEST(DefaultConfig, SpillingConfigIsSkipped) {
   spec.num_q_heads = 8;
   spec.num_kv_heads = 2;
   spec.mask = "full";
-  const auto attention = Attention::compile(shared_engine(), spec, find_arch("sm_100a"), {});
+  const auto attention = Attention::compile(shared_engine(), spec, find_arch("sm_100"), {});
   for (const auto& kernel : attention->kernels())
     EXPECT_EQ(kernel->binary().spill_bytes, 0) << kernel->name();
 }

@@ -36,7 +36,7 @@ std::vector<Golden> goldens() {
       {"llama3_sm_90a", "sm_90a", {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw}},
       {"rotated_sm_80", "sm_80", {64, 1, kFp16, neox(64), "causal", kRotated, kLocal, kRotated}},
       {"none_sm_86", "sm_86", {64, 8, kBf16, {}, "full", kRaw, kLocal, kRaw}},
-      {"partial_sm_100a", "sm_100a", {128, 16, kBf16, neox(32), "causal", kRaw, kLocal, kRaw}},
+      {"partial_sm_100", "sm_100", {128, 16, kBf16, neox(32), "causal", kRaw, kLocal, kRaw}},
       {"full_sm_120", "sm_120", {64, 3, kFp16, llama3(64), "full", kRaw, kLocal, kRotated}},
       {"neox_emulated", "emu:sm_80", {128, 7, kFp16, neox(128), "causal", kRaw, kLocal, kRaw}}};
 }

@@ -114,7 +114,7 @@ void expect_refused(TileConfig KernelConfig::* tile, const Arch& arch,
 
 TEST(KernelConfig, IllegalMembersAreNamed) {
   expect_refused(
-      &KernelConfig::prefill, find_arch("sm_100a"),
+      &KernelConfig::prefill, find_arch("sm_100"),
       {
           {&TileConfig::warps_m, 0, "prefill.warps_m = 0; it must be at least 1"},
           {&TileConfig::warps_m, 33, "prefill.warps_m = 33; allowed are 1, 2, 3"},
@@ -221,9 +221,9 @@ TEST(KernelConfig, IllegalMembersOfHopperAreNamed) {
                      {&TileConfig::ctas_per_sm, 2, "prefill.ctas_per_sm = 2; allowed are 1"},
                  });
   KernelConfig config = configs(spec_of(128), arch).front();
-  config.decode = configs(spec_of(128), find_arch("sm_100a")).front().decode;
-  EXPECT_TRUE(throws<SpecError>([&] { validate(config, spec_of(128), find_arch("sm_100a")); },
-                                {"prefill.family = sm90a", "sm_100a has only sm80"}));
+  config.decode = configs(spec_of(128), find_arch("sm_100")).front().decode;
+  EXPECT_TRUE(throws<SpecError>([&] { validate(config, spec_of(128), find_arch("sm_100")); },
+                                {"prefill.family = sm90a", "sm_100 has only sm80"}));
   EXPECT_TRUE(throws<SpecError>([&] { validate(config, spec_of(112), arch); },
                                 {"family = sm90a", "head_dim = 64, 96, 128, 192, 256"}));
 }

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kDecode = 1;  // index in attention_kernels()
 constexpr std::size_t kPrefill = 2;
 
-const Arch& arch() { return find_arch("sm_100a"); }
+const Arch& arch() { return find_arch("sm_100"); }
 
 KernelSetRequest request() { return attention_set(small_spec(), arch()); }
 
@@ -120,7 +120,7 @@ TEST_F(KernelSetTest, ASpillInTheLastConfigIsRefused) {
   EXPECT_TRUE(set.results[kDecode].spills());
   EXPECT_TRUE(set.results[kPrefill].is_usable());
   EXPECT_TRUE(throws<SpillError>([&] { set.kernels(); },
-                                 {"attend_decode for sm_100a spills 8 bytes of registers"}));
+                                 {"attend_decode for sm_100 spills 8 bytes of registers"}));
 }
 
 TEST_F(KernelSetTest, TakesTheFirstConfigIfSpillsAreAllowed) {
