@@ -27,10 +27,12 @@ Json nvrtc_facts(Engine& engine) {
     facts["builtins"] = library.builtins_path();
     facts["version"] = fmt::format("{}.{}", library.version().major, library.version().minor);
     facts["identity"] = library.identity();
+    const std::string conflict = driver_conflict(library.version(), installed_cuda_version());
+    if (!conflict.empty()) facts["problem"] = conflict;
   } catch (const CompileError&) {
     facts["missing"] =
         "no NVRTC: kernels that are not in the cache cannot be compiled; pip install "
-        "\"nvidia-cuda-nvrtc==13.0.*\", or set LAZYROPE_NVRTC";
+        "\"nvidia-cuda-nvrtc>=13.0,<14\", or set LAZYROPE_NVRTC";
   }
   return facts;
 }
@@ -117,6 +119,7 @@ void append_nvrtc(const Json& nvrtc, std::string& text) {
   else
     text += fmt::format("  chosen: {} (version {})\n", value_text(nvrtc["path"]),
                         value_text(nvrtc["version"]));
+  if (nvrtc.contains("problem")) text += fmt::format("  {}\n", value_text(nvrtc["problem"]));
 }
 
 void append_driver(const Json& driver, std::string& text) {

@@ -11,7 +11,8 @@ from . import _core
 def library_directories() -> list[str]:
     """Returns the lib directories below every ``nvidia`` namespace package.
 
-    The order does not matter: lazyrope loads the newest NVRTC library in them.
+    NVIDIA's packages of CUDA 13 share nvidia/cu13/lib, and those of CUDA 12 have a folder each, such as
+    nvidia/cuda_nvrtc/lib. The order does not matter: lazyrope loads the newest NVRTC library that the driver allows.
     """
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or []) if spec else []

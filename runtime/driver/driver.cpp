@@ -65,14 +65,10 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuThreadExchangeStreamCaptureMode", table.thread_exchange_capture_mode);
 }
 
-std::string version_text(int version) {
-  return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
-}
-
 std::string version_text(decltype(&::cuDriverGetVersion) query) {
   int version = 0;
   if (query == nullptr || query(&version) != CUDA_SUCCESS) return "an unknown CUDA version";
-  return version_text(version);
+  return cuda_version_text(version);
 }
 
 DriverError no_driver(const std::string& soname, const char* reason) {
@@ -115,7 +111,7 @@ const char* advice_for(CUresult result) {
     case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
       return "the kernel was compiled for another GPU, or by an NVRTC newer than the driver: "
              "kernels of NVRTC 13 need a driver of CUDA 13.0 (R580), kernels of NVRTC 12 one of "
-             "CUDA 12.0";
+             "CUDA 12.0; `lazyrope doctor` shows which NVRTC was chosen, and why";
     case CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES:
       return "the launch asks for more registers, threads or shared memory than the GPU has";
     case CUDA_ERROR_ILLEGAL_ADDRESS:
@@ -156,6 +152,23 @@ DynamicLibrary open_library(const std::string& soname) {
 }
 
 }  // namespace
+
+std::optional<int> installed_cuda_version(const std::string& soname) {
+  try {
+    const DynamicLibrary library = DynamicLibrary::open(soname);
+    const auto query =
+        reinterpret_cast<decltype(&::cuDriverGetVersion)>(library.find("cuDriverGetVersion"));
+    int version = 0;
+    if (query != nullptr && query(&version) == CUDA_SUCCESS) return version;
+  } catch (const std::runtime_error&) {
+    // Machines without a GPU have no such library.
+  }
+  return std::nullopt;
+}
+
+std::string cuda_version_text(int version) {
+  return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
+}
 
 std::string driver_release_in(const std::string& text) {
   constexpr std::string_view kSpace = " \t\n";
@@ -202,7 +215,7 @@ int Driver::version() const {
 std::string Driver::release() const {
   std::ifstream in(kVersionFile);
   std::string release = driver_release_in({std::istreambuf_iterator<char>(in), {}});
-  return release.empty() ? version_text(version()) : release;
+  return release.empty() ? cuda_version_text(version()) : release;
 }
 
 int Driver::device_count() const {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "runtime/base/error.h"
@@ -59,6 +60,13 @@ struct DriverTable {
   decltype(&::cuStreamIsCapturing) stream_is_capturing = nullptr;
   decltype(&::cuThreadExchangeStreamCaptureMode) thread_exchange_capture_mode = nullptr;
 };
+
+// Returns the newest CUDA version that the installed driver supports, as Driver::version() does, or
+// nothing if there is no driver. It does not initialise CUDA, because CUDA does not survive a fork.
+std::optional<int> installed_cuda_version(const std::string& soname = "libcuda.so.1");
+
+// Returns a CUDA version as text: "CUDA 13.0" for 13000.
+std::string cuda_version_text(int version);
 
 // Returns the driver's version in the text of /proc/driver/nvidia/version, or "" if it has none.
 std::string driver_release_in(const std::string& text);

@@ -6,9 +6,11 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "codegen/error.h"
+#include "runtime/driver/nvrtc_library.h"
 
 namespace lazyrope {
 namespace {
@@ -46,6 +48,21 @@ CUtensorMapL2promotion cuda_promotion(L2Promotion promotion) {
                 static_cast<int>(L2Promotion::k128B) == CU_TENSOR_MAP_L2_PROMOTION_L2_128B &&
                 static_cast<int>(L2Promotion::k256B) == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
   return static_cast<CUtensorMapL2promotion>(promotion);
+}
+
+bool refuses_code(const DriverFailure& failure) {
+  return failure.code == CUDA_ERROR_INVALID_IMAGE || failure.code == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+         failure.code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+}
+
+// Returns the error, with the advice to a driver that is too old for the binary's NVRTC if it is.
+DriverError with_conflict(DriverFailure failure, const Driver& driver, const Binary& binary) {
+  const std::optional<NvrtcVersion> nvrtc = nvrtc_version_of(binary.compiler);
+  if (refuses_code(failure) && nvrtc) {
+    const std::string conflict = driver_conflict(*nvrtc, driver.version());
+    if (!conflict.empty()) failure.advice = conflict;
+  }
+  return DriverError(std::move(failure));
 }
 
 class GpuKernel : public LoadedKernel {
@@ -97,7 +114,11 @@ class GpuKernel : public LoadedKernel {
  private:
   static CUlibrary load_library(const Driver& driver, const Binary& binary) {
     const RelaxedCaptureScope allowed(driver);
-    return driver.load_library(binary.code.data());
+    try {
+      return driver.load_library(binary.code.data());
+    } catch (const DriverError& error) {
+      throw with_conflict(error.failure(), driver, binary);
+    }
   }
 
   const Driver& driver_;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <stdexcept>
 #include <utility>
@@ -91,7 +93,7 @@ CompileFailure not_found(const std::vector<NvrtcAttempt>& attempts) {
   CompileFailure failure;
   failure.what_failed = "no usable NVRTC (libnvrtc.so), which compiles lazyrope's kernels";
   failure.advice =
-      "pip install \"nvidia-cuda-nvrtc==13.0.*\", or set LAZYROPE_NVRTC to the path of a "
+      "pip install \"nvidia-cuda-nvrtc>=13.0,<14\", or set LAZYROPE_NVRTC to the path of a "
       "libnvrtc.so with its libnvrtc-builtins.so beside it; kernels in the cache need neither";
   for (const NvrtcAttempt& tried : attempts) {
     failure.log += fmt::format("{}{}{}{}: {}", failure.log.empty() ? "" : "\n", tried.location,
@@ -101,6 +103,25 @@ CompileFailure not_found(const std::vector<NvrtcAttempt>& attempts) {
 }
 
 }  // namespace
+
+std::optional<NvrtcVersion> nvrtc_version_of(std::string_view compiler) {
+  constexpr std::string_view kName = "nvrtc ";
+  if (!compiler.starts_with(kName)) return std::nullopt;
+  const char* const end = compiler.data() + compiler.size();
+  NvrtcVersion version;
+  const auto [dot, error] = std::from_chars(compiler.data() + kName.size(), end, version.major);
+  if (error != std::errc() || dot == end || *dot != '.') return std::nullopt;
+  if (std::from_chars(dot + 1, end, version.minor).ec != std::errc()) return std::nullopt;
+  return version;
+}
+
+std::string driver_conflict(NvrtcVersion nvrtc, std::optional<int> driver_version) {
+  if (!driver_version || nvrtc.major <= *driver_version / 1000) return "";
+  return fmt::format(
+      "NVRTC {0}.{1} is too new for the driver, which is of {2} and loads no kernel of CUDA {0}: "
+      "update the driver to one of CUDA {0}.0 or newer, or pip install nvidia-cuda-nvrtc-cu{3}",
+      nvrtc.major, nvrtc.minor, cuda_version_text(*driver_version), *driver_version / 1000);
+}
 
 NvrtcLibrary::NvrtcLibrary(DynamicLibrary library)
     : library_(std::move(library)),
@@ -113,18 +134,22 @@ NvrtcLibrary::NvrtcLibrary(DynamicLibrary library)
 NvrtcLocator::NvrtcLocator(NvrtcSearch search) : search_(std::move(search)) {}
 
 const NvrtcLibrary& NvrtcLocator::library() {
-  search_once();
+  const std::lock_guard lock(mutex_);
+  search_if_needed();
   if (!library_) throw CompileError(not_found(attempts_));
   return *library_;
 }
 
-const std::vector<NvrtcAttempt>& NvrtcLocator::attempts() {
-  search_once();
+std::vector<NvrtcAttempt> NvrtcLocator::attempts() {
+  const std::lock_guard lock(mutex_);
+  search_if_needed();
   return attempts_;
 }
 
-void NvrtcLocator::search_once() {
-  std::call_once(searched_, [this] { search(); });
+void NvrtcLocator::search_if_needed() {
+  if (library_) return;
+  attempts_.clear();
+  search();
 }
 
 void NvrtcLocator::search() {
@@ -134,31 +159,30 @@ void NvrtcLocator::search() {
     return;  // no other compiler replaces the one that the user asked for
   }
   attempts_.push_back({kConfigured, "", "not set"});
-  search_loaded();
-  search_directories("Python package", search_.directories);
-  search_directories("system", search_.system_directories);
+  const std::optional<int> driver = search_.driver_version();
+  std::vector<int> majors = search_.majors;
+  std::ranges::stable_partition(
+      majors, [&](int major) { return driver_conflict({major, 0}, driver).empty(); });
+  for (const int major : majors)
+    if (!library_) search_for(fmt::format("libnvrtc.so.{}", major));
 }
 
-void NvrtcLocator::search_loaded() {
+void NvrtcLocator::search_for(const std::string& soname) {
+  const auto try_in = [&](const char* location, const std::vector<std::string>& directories) {
+    for (const std::string& directory : directories)
+      if (!library_) try_open(location, (fs::path(directory) / soname).string());
+  };
+  try_loaded(soname);
+  try_in("Python package", search_.directories);
+  try_in("system", search_.system_directories);
+}
+
+void NvrtcLocator::try_loaded(const std::string& soname) {
   constexpr const char* kLocation = "already loaded";
-  for (const std::string& soname : search_.sonames) {
-    if (library_) return;
-    if (auto loaded = DynamicLibrary::already_loaded(soname)) {
-      accept(kLocation, soname, std::move(*loaded));
-    } else {
-      attempts_.push_back({kLocation, soname, "not loaded"});
-    }
-  }
-}
-
-// Looks for each soname in all directories, so that the newest NVRTC is found first.
-void NvrtcLocator::search_directories(const char* location,
-                                      const std::vector<std::string>& directories) {
-  for (const std::string& soname : search_.sonames) {
-    for (const std::string& directory : directories) {
-      if (library_) return;
-      try_open(location, (fs::path(directory) / soname).string());
-    }
+  if (auto loaded = DynamicLibrary::already_loaded(soname)) {
+    accept(kLocation, soname, std::move(*loaded));
+  } else {
+    attempts_.push_back({kLocation, soname, "not loaded"});
   }
 }
 

@@ -2,12 +2,15 @@
 
 #include <nvrtc.h>
 
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/dynamic_library.h"
+#include "runtime/driver/driver.h"
 
 namespace lazyrope {
 
@@ -33,6 +36,15 @@ struct NvrtcVersion {
   int minor = 0;
   auto operator<=>(const NvrtcVersion&) const = default;
 };
+
+// Returns the NVRTC version of a Binary::compiler such as "nvrtc 13.0-...", or nothing if the
+// compiler is not NVRTC.
+std::optional<NvrtcVersion> nvrtc_version_of(std::string_view compiler);
+
+// Returns why a driver of this CUDA version loads no kernel of this NVRTC, and what to do, or "" if
+// it loads them. A driver loads the kernels of its own major version, whatever the minor versions,
+// and of older ones (NVIDIA's CUDA Compatibility guide).
+std::string driver_conflict(NvrtcVersion nvrtc, std::optional<int> driver_version);
 
 // An NVRTC that can compile: opened, complete, and with its builtins library loaded. Safe to use
 // from several threads at once.
@@ -65,17 +77,20 @@ class NvrtcLibrary {
   std::string identity_;
 };
 
-// The locations where NVRTC is looked for, in this order.
+// The locations where NVRTC is looked for.
 struct NvrtcSearch {
   // The only path or soname to use (Config::nvrtc_path). If it is empty, the others are tried.
   std::string configured = {};
-  // Sonames, newest first. Each location is searched for all of them before the next location: the
-  // libraries that this process has loaded, then the directories below.
-  std::vector<std::string> sonames = {"libnvrtc.so.13", "libnvrtc.so.12"};
+  // Major versions of NVRTC, newest first. Those that the driver loads are looked for before those
+  // that are too new for it. Each of them is looked for among the libraries that this process has
+  // loaded, and then in the directories below.
+  std::vector<int> majors = {13, 12};
   // Directories of Python packages (Config::nvrtc_directories).
   std::vector<std::string> directories = {};
   // System directories; the empty string is the loader's own search path.
   std::vector<std::string> system_directories = {"", "/usr/local/cuda/lib64"};
+  // Returns the CUDA version of the driver, or nothing if there is no driver and thus no limit.
+  std::function<std::optional<int>()> driver_version = [] { return installed_cuda_version(); };
 };
 
 // One location where NVRTC was looked for.
@@ -85,7 +100,9 @@ struct NvrtcAttempt {
   std::string outcome;   // "no such file", "opened: PATH, identity ...", or the reason against it
 };
 
-// Finds NVRTC when it is first needed, and remembers the result. Safe to use from several threads.
+// Finds NVRTC when it is first needed, and keeps it. A search that fails is repeated by the next
+// call, because its cause may have been temporary, such as too many open files. Safe to use from
+// several threads.
 class NvrtcLocator {
  public:
   explicit NvrtcLocator(NvrtcSearch search);
@@ -95,18 +112,18 @@ class NvrtcLocator {
   const NvrtcLibrary& library();
 
   // Returns every location tried, in order. If library() succeeds, the last one is the one chosen.
-  const std::vector<NvrtcAttempt>& attempts();
+  std::vector<NvrtcAttempt> attempts();
 
  private:
-  void search_once();
+  void search_if_needed();  // the caller has locked mutex_
   void search();
-  void search_loaded();
-  void search_directories(const char* location, const std::vector<std::string>& directories);
+  void search_for(const std::string& soname);
+  void try_loaded(const std::string& soname);
   void try_open(const char* location, const std::string& file);
   void accept(const char* location, const std::string& file, DynamicLibrary library);
 
   NvrtcSearch search_;
-  std::once_flag searched_;
+  std::mutex mutex_;
   std::vector<NvrtcAttempt> attempts_;
   std::optional<NvrtcLibrary> library_;
 };

@@ -299,6 +299,11 @@ TEST_F(DriverTest, AFailedReleaseIsLoggedAndNotThrown) {
   EXPECT_EQ(fake.calls, std::vector<std::string>{"free"});
 }
 
+TEST(InstalledCudaVersion, IsNothingWithoutADriver) {
+  EXPECT_EQ(installed_cuda_version("libcuda-absent.so.1"), std::nullopt);
+  EXPECT_EQ(installed_cuda_version("libm.so.6"), std::nullopt) << "it has no cuDriverGetVersion";
+}
+
 TEST(DriverRelease, IsTheVersionOfTheKernelModule) {
   EXPECT_EQ(
       driver_release_in("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Wed Oct 1 "

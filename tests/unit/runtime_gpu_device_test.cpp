@@ -311,6 +311,20 @@ TEST_F(GpuDeviceTest, ABinaryThatTheDriverRefusesIsADriverErrorWithAdvice) {
   EXPECT_EQ(calls(), Calls{"load"}) << "there is nothing to unload";
 }
 
+TEST_F(GpuDeviceTest, ABinaryOfAnNvrtcThatIsTooNewForTheDriverIsAnErrorThatNamesBoth) {
+  Binary binary = binary_;
+  binary.compiler = "nvrtc 14.1-0123-4567";
+  for (const CUresult refused : {CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU,
+                                 CUDA_ERROR_UNSUPPORTED_PTX_VERSION}) {
+    fake.load_result = refused;
+    EXPECT_TRUE(
+        throws<DriverError>([&] { device_.load(binary); },
+                            {"NVRTC 14.1 is too new for the driver, which is of CUDA 13.0"}));
+  }
+  fake.load_result = CUDA_ERROR_OUT_OF_MEMORY;
+  EXPECT_FALSE(throws<DriverError>([&] { device_.load(binary); }, {"too new for the driver"}));
+}
+
 TEST_F(GpuDeviceTest, ABinaryWithoutTheKernelIsUnloadedAgain) {
   fake.find_result = CUDA_ERROR_NOT_FOUND;
   EXPECT_TRUE(throws<DriverError>([&] { device_.load(binary_); }, {"cuLibraryGetKernel failed"}));

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <filesystem>
@@ -7,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/driver/nvrtc.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lazyrope {
 namespace {
@@ -46,7 +48,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 // Returns a search that finds nothing on any machine.
 NvrtcSearch hopeless_search() {
-  return {.sonames = {"libnvrtc.so.99"},
+  return {.majors = {99},
           .directories = {"/no/such/directory"},
           .system_directories = {"", "/nowhere"}};
 }
@@ -59,7 +61,7 @@ TEST(NvrtcLocator, ListsEveryLocationAndTheRemedyWhenNothingIsFound) {
   } catch (const CompileError& error) {
     const std::string text = error.what();
     EXPECT_TRUE(contains(text, "no usable NVRTC")) << text;
-    EXPECT_TRUE(contains(text, "pip install \"nvidia-cuda-nvrtc==13.0.*\"")) << text;
+    EXPECT_TRUE(contains(text, "pip install \"nvidia-cuda-nvrtc>=13.0,<14\"")) << text;
     EXPECT_TRUE(contains(text, "LAZYROPE_NVRTC")) << text;
     EXPECT_TRUE(contains(text, "configured (LAZYROPE_NVRTC): not set\n")) << text;
     EXPECT_TRUE(contains(text, "\nalready loaded libnvrtc.so.99: not loaded\n")) << text;
@@ -90,6 +92,70 @@ TEST(NvrtcLocator, PrefersTheOneThatTheProcessHasLoaded) {
   EXPECT_EQ(locator.library().path(), loaded);
   ASSERT_EQ(locator.attempts().size(), 2u);
   EXPECT_EQ(locator.attempts()[1].location, "already loaded");
+}
+
+// Returns a search that finds the test machine's NVRTC under the names of two major versions.
+NvrtcSearch search_of_two_majors(const TemporaryDirectory& directory, std::optional<int> driver) {
+  for (const char* name : {"libnvrtc.so.98", "libnvrtc.so.99"})
+    if (!fs::exists(directory / name)) fs::create_symlink(kFile, directory / name);
+  return {.majors = {99, 98},
+          .directories = {"/no/such/directory", directory.path().string()},
+          .driver_version = [driver] { return driver; }};
+}
+
+TEST(NvrtcLocator, TakesTheNewestThatTheDriverLoads) {
+  struct Row {
+    std::optional<int> driver;
+    const char* chosen;
+  };
+  const TemporaryDirectory directory;
+  for (const Row& row : {Row{std::nullopt, "libnvrtc.so.99"}, Row{99'000, "libnvrtc.so.99"},
+                         Row{100'020, "libnvrtc.so.99"}, Row{98'080, "libnvrtc.so.98"}}) {
+    NvrtcLocator locator(search_of_two_majors(directory, row.driver));
+    EXPECT_EQ(locator.attempts().back().file, (directory / row.chosen).string());
+  }
+}
+
+TEST(NvrtcLocator, TakesTheNewestIfAllAreTooNewForTheDriver) {
+  const TemporaryDirectory directory;
+  NvrtcLocator locator(search_of_two_majors(directory, 97'050));
+  EXPECT_EQ(locator.attempts().back().file, (directory / "libnvrtc.so.99").string());
+}
+
+TEST(NvrtcLocator, LeavesALoadedOneThatIsTooNewForTheDriver) {
+  ASSERT_EQ(nvrtc().version().major, 13);
+  const TemporaryDirectory directory;
+  fs::create_symlink(kFile, directory / "libnvrtc.so.12");
+  NvrtcLocator locator({.directories = {directory.path().string()},
+                        .driver_version = [] { return std::optional(12'080); }});
+  EXPECT_EQ(locator.attempts().back().file, (directory / "libnvrtc.so.12").string());
+}
+
+TEST(NvrtcLocator, AsksForNoDriverIfTheUserChooses) {
+  NvrtcLocator locator({.configured = kFile, .driver_version = []() -> std::optional<int> {
+                          ADD_FAILURE() << "the user's choice always wins";
+                          return std::nullopt;
+                        }});
+  EXPECT_TRUE(fs::equivalent(locator.library().path(), kFile));
+}
+
+TEST(NvrtcVersion, IsReadFromTheNameOfACompiler) {
+  EXPECT_EQ(nvrtc_version_of("nvrtc 13.5-0123-4567"), (NvrtcVersion{13, 5}));
+  EXPECT_EQ(nvrtc_version_of(nvrtc().identity()), std::nullopt);
+  EXPECT_EQ(nvrtc_version_of("nvrtc " + nvrtc().identity()), nvrtc().version());
+  for (const char* other : {"", "nvrtc ", "nvrtc 13", "nvrtc x.y", "g++ 12.2"})
+    EXPECT_EQ(nvrtc_version_of(other), std::nullopt) << other;
+}
+
+TEST(DriverConflict, OnlyANewerMajorVersionIsTooNew) {
+  EXPECT_EQ(driver_conflict({13, 5}, std::nullopt), "");
+  EXPECT_EQ(driver_conflict({13, 5}, 13'000), "");
+  EXPECT_EQ(driver_conflict({12, 9}, 13'000), "");
+  EXPECT_EQ(driver_conflict({12, 9}, 12'000), "");
+  EXPECT_EQ(driver_conflict({13, 0}, 12'080),
+            "NVRTC 13.0 is too new for the driver, which is of CUDA 12.8 and loads no kernel of "
+            "CUDA 13: update the driver to one of CUDA 13.0 or newer, or pip install "
+            "nvidia-cuda-nvrtc-cu12");
 }
 
 TEST(NvrtcLocator, RefusesALibraryThatIsNotNvrtc) {
@@ -129,7 +195,7 @@ class FreshProcess : public testing::Test {
 // Finds NVRTC in a directory that the loader does not search, reports on stderr, and compiles.
 [[noreturn]] void search_and_compile() {
   NvrtcSearch search = hopeless_search();
-  search.sonames = {"libnvrtc.so.13"};
+  search.majors = {13};
   search.directories.emplace_back(kDirectory);
   NvrtcLocator locator(search);
   for (const NvrtcAttempt& tried : locator.attempts()) {
@@ -149,6 +215,29 @@ TEST_F(FreshProcess, SearchesInOrderRecordsTheOutcomesAndCompiles) {
               "Python package\\|[^|]*/libnvrtc.so.13\\|opened: [^ ]*/libnvrtc.so.13, "
               "identity 13\\.[0-9]+-[0-9a-f]{40}-[0-9a-f]{40}, "
               "builtins [^ ]*/libnvrtc-builtins.so.13.[0-9]+\n$");
+}
+
+// Searches while no file can be opened, and again when files can be opened.
+[[noreturn]] void search_again_after_an_error() {
+  NvrtcLocator locator({.configured = kFile});
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t usual = std::exchange(limit.rlim_cur, 0);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  std::string outcome;
+  try {
+    locator.library();
+  } catch (const CompileError& error) {
+    outcome = error.failure().log;
+  }
+  limit.rlim_cur = usual;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  std::fputs(outcome.c_str(), stderr);
+  std::exit(locator.library().path().empty() ? 1 : 0);
+}
+
+TEST_F(FreshProcess, RepeatsASearchThatHasFailed) {
+  EXPECT_EXIT(search_again_after_an_error(), testing::ExitedWithCode(0), "Too many open files");
 }
 
 TEST_F(FreshProcess, ReportsMissingBuiltins) {
