@@ -222,7 +222,7 @@ TEST_F(FreshProcess, SearchesInOrderRecordsTheOutcomesAndCompiles) {
   NvrtcLocator locator({.configured = kFile});
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  const rlim_t usual = std::exchange(limit.rlim_cur, 0);
+  const rlim_t before = std::exchange(limit.rlim_cur, 0);
   setrlimit(RLIMIT_NOFILE, &limit);
   std::string outcome;
   try {
@@ -230,7 +230,7 @@ TEST_F(FreshProcess, SearchesInOrderRecordsTheOutcomesAndCompiles) {
   } catch (const CompileError& error) {
     outcome = error.failure().log;
   }
-  limit.rlim_cur = usual;
+  limit.rlim_cur = before;
   setrlimit(RLIMIT_NOFILE, &limit);
   std::fputs(outcome.c_str(), stderr);
   std::exit(locator.library().path().empty() ? 1 : 0);
