@@ -4,18 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
 #include "codegen/error.h"
 #include "codegen/kernel_config.h"
 #include "codegen/mask.h"
+#include "runtime/spec/config_json.h"
 #include "runtime/spec/model_config.h"
 #include "tools/command.h"
 
@@ -93,15 +90,6 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
       "Softmax scale, passed at run time (default: 1 / sqrt(head_dim))");
 }
 
-std::string read_text(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in.is_open() || in.bad())
-    throw std::runtime_error(
-        fmt::format("cannot read {}: {}", file.string(), std::generic_category().message(errno)));
-  return text;
-}
-
 // Returns the path of the model's file: `model` itself, or the config.json in that directory.
 fs::path config_file(const std::string& model) {
   std::error_code ignored;
@@ -118,7 +106,7 @@ std::string model_name(const fs::path& file) {
 // Returns the distinct specs of the model's layers.
 std::vector<AttentionSpec> model_specs(const fs::path& file,
                                        const std::optional<std::string>& dtype) {
-  const std::string text = read_text(file);
+  const std::string text = read_config_file(file);
   try {
     std::vector<AttentionSpec> specs;
     for (AttentionSpec& spec : attention_specs_from_hf(text, dtype))

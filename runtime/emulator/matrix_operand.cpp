@@ -7,8 +7,8 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kCore = 8;                    // elements of a chunk, and rows of a core matrix
-constexpr std::uint32_t kElementBytes = 2;  // bytes of an element
+constexpr int kCore = 8;                      // elements of a chunk, and rows of a core matrix
+constexpr std::uint32_t kBytesOfElement = 2;  // bytes of an element
 
 std::uint32_t field(std::uint64_t descriptor, int at) {
   return static_cast<std::uint32_t>(descriptor >> at & 0x3fff) << 4;
@@ -31,7 +31,7 @@ MatrixOperand::MatrixOperand(std::uint64_t descriptor, bool is_mn_major, int ext
 void MatrixOperand::check_start(int extent, const Site& site) const {
   const auto span = static_cast<std::uint32_t>(swizzle_span(swizzle_));
   const std::uint32_t in_atom = start_ % (kCore * span);
-  const auto along = static_cast<std::uint32_t>(is_mn_major_ ? extent : kDepth) * kElementBytes;
+  const auto along = static_cast<std::uint32_t>(is_mn_major_ ? extent : kDepth) * kBytesOfElement;
   if (in_atom + std::min(along, span) <= span) return;
   throw Violation{rule::kDescriptor, site,
                   fmt::format("the operand begins at {} of shared memory, {} bytes into an atom of "
@@ -43,17 +43,17 @@ std::uint32_t MatrixOperand::address(int mn, int k) const {
   const auto i = static_cast<std::uint32_t>(mn);
   const auto j = static_cast<std::uint32_t>(k);
   const auto span = static_cast<std::uint32_t>(swizzle_span(swizzle_));
-  const std::uint32_t along = span / kElementBytes;  // elements of a row
+  const std::uint32_t along = span / kBytesOfElement;  // elements of a row
   std::uint32_t offset = 0;
   if (swizzle_ == Swizzle::kNone)
     offset = i / kCore * stride_ + j / kCore * leading_ +
-             (is_mn_major_ ? j % kCore * span + i % kCore * kElementBytes
-                           : i % kCore * span + j % kCore * kElementBytes);
+             (is_mn_major_ ? j % kCore * span + i % kCore * kBytesOfElement
+                           : i % kCore * span + j % kCore * kBytesOfElement);
   else if (is_mn_major_)
     offset =
-        i / along * leading_ + i % along * kElementBytes + j / kCore * stride_ + j % kCore * span;
+        i / along * leading_ + i % along * kBytesOfElement + j / kCore * stride_ + j % kCore * span;
   else
-    offset = i / kCore * stride_ + i % kCore * span + j * kElementBytes;
+    offset = i / kCore * stride_ + i % kCore * span + j * kBytesOfElement;
   return swizzled(start_ + offset, swizzle_);
 }
 

@@ -252,7 +252,7 @@ OLDER = {
         lazyrope.rope.neox(10000.0, rotary_dim=96),
     ),
     "falcon": (
-        {"model_type": "falcon", "hidden_size": 4544, "n_head": 71, "n_layer": 32, "multi_query": True, "alibi": False},
+        {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32, "multi_query": True, "alibi": False},
         {"head_dim": 64, "num_q_heads": 71, "num_kv_heads": 1},
         lazyrope.rope.neox(10000.0),
     ),
@@ -291,7 +291,7 @@ REFUSED = {
     "layers that differ": ("gemma2", {}, "its layers differ"),
     "layers without RoPE": ("smollm3", {}, "its layers differ"),
     "another kind of layer": ("gemma2", {"layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
-    "too few kinds": ("gemma2", {"layer_types": ["full_attention"]}, "has no layer 1"),
+    "too few kinds": ("gemma2", {"layer_types": ["full_attention"]}, "there must be a type for each layer"),
     "another model": ("llama", {"model_type": "bloom"}, 'model_type = "bloom"'),
     "heads that are not said": ("mistral", {"num_key_value_heads": ...}, "num_key_value_heads is missing"),
 }

@@ -1,0 +1,128 @@
+#include "runtime/spec/model_types.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace lazyrope {
+namespace {
+
+// transformers reads these keys for every type.
+const Keys kForAll = {"model_type",          "dtype",       "torch_dtype",      "hidden_size",
+                      "num_attention_heads", "layer_types", "num_hidden_layers"};
+
+// The keys of RoPE that transformers reads for every type with a rotary embedding of its own.
+const Keys kRope = {"rope_parameters", "rope_scaling", "max_position_embeddings",
+                    "original_max_position_embeddings"};
+
+Keys operator+(Keys keys, const Keys& more) {
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
+const Keys kLlama = kRope + Keys{"rope_theta", "head_dim", "num_key_value_heads"};
+const Keys kWindow = kLlama + Keys{"sliding_window"};
+const Keys kQwen = kWindow + Keys{"use_sliding_window", "max_window_layers"};
+
+Json all_heads_by_default() { return {{"num_key_value_heads", nullptr}}; }
+
+Json yarn_of_gpt_oss() {
+  return {{"rope_type", "yarn"}, {"factor", 32.0},    {"beta_fast", 32.0},
+          {"beta_slow", 1.0},    {"truncate", false}, {"original_max_position_embeddings", 4096}};
+}
+
+std::vector<ModelType> rows() {
+  return {
+      {.name = "llama", .reads = kLlama, .defaults = all_heads_by_default()},
+      {.name = "mistral",
+       .reads = kWindow,
+       .defaults = {{"sliding_window", 4096}},
+       .windows = Windows::kAll},
+      {.name = "qwen2",
+       .reads = kQwen,
+       .defaults = {{"sliding_window", 4096}, {"max_window_layers", 28}},
+       .windows = Windows::kFromMaxWindowLayers},
+      {.name = "qwen3",
+       .reads = kQwen,
+       .defaults = {{"sliding_window", 4096}, {"max_window_layers", 28}, {"head_dim", 128}},
+       .windows = Windows::kFromMaxWindowLayers},
+      {.name = "gemma2",
+       .reads = kWindow + Keys{"attn_logit_softcapping", "query_pre_attn_scalar"},
+       .defaults = {{"sliding_window", 4096},
+                    {"attn_logit_softcapping", 50.0},
+                    {"query_pre_attn_scalar", 256},
+                    {"head_dim", 256}},
+       .windows = Windows::kEven},
+      {.name = "phi3",
+       .reads = kWindow + Keys{"partial_rotary_factor"},
+       .defaults = {{"num_key_value_heads", nullptr}, {"partial_rotary_factor", 1.0}},
+       .windows = Windows::kAll,
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor"},
+      {.name = "gptj",
+       .reads = {"n_embd", "n_head", "n_layer", "rotary_dim"},
+       .defaults = {{"rotary_dim", 64}},
+       .aliases = {{"n_embd", "hidden_size"},
+                   {"n_head", "num_attention_heads"},
+                   {"n_layer", "num_hidden_layers"}},
+       .head_dim = HeadDim::kPerHead,
+       .kv_heads = KvHeads::kAllHeads,
+       .pairing = "gptj",
+       .rope_types = {"default"}},
+      {.name = "gpt_neox",
+       .reads = kRope + Keys{"rotary_emb_base", "rotary_pct", "head_dim"},
+       .defaults = {{"rotary_pct", 0.25}},
+       .head_dim = HeadDim::kPerHead,
+       .kv_heads = KvHeads::kAllHeads,
+       .theta_key = "rotary_emb_base",
+       .fraction_key = "rotary_pct"},
+      {.name = "falcon",
+       .reads = kRope + Keys{"rope_theta", "head_dim", "n_embed", "num_kv_heads", "multi_query",
+                             "new_decoder_architecture"},
+       .defaults = {{"multi_query", true}},
+       .aliases = {{"n_embed", "hidden_size"}},
+       .head_dim = HeadDim::kPerHead,
+       .kv_heads = KvHeads::kFalcon},
+      {.name = "starcoder2", .reads = kWindow, .windows = Windows::kAll},
+      {.name = "smollm3",
+       .reads = kWindow + Keys{"use_sliding_window", "no_rope_layers", "no_rope_layer_interval"},
+       .defaults = {{"no_rope_layer_interval", 4}},
+       .windows = Windows::kWithoutRope,
+       .theta = 2e6},
+      {.name = "olmo2", .reads = kLlama, .defaults = all_heads_by_default()},
+      {.name = "gpt_oss",
+       .reads = kWindow,
+       .defaults = {{"sliding_window", 128},
+                    {"head_dim", 64},
+                    {"rope_parameters", yarn_of_gpt_oss()}},
+       .windows = Windows::kEven,
+       .sinks = true,
+       .theta = 150000.0},
+  };
+}
+
+}  // namespace
+
+const std::vector<ModelType>& model_types() {
+  static const std::vector<ModelType> all = rows();
+  return all;
+}
+
+const ModelType& model_type_of(const Json& config) {
+  const auto type = required<std::string>(config, "model_type");
+  std::vector<std::string_view> known;
+  for (const ModelType& row : model_types()) {
+    if (type == row.name) return row;
+    known.push_back(row.name);
+  }
+  refuse_config(
+      fmt::format("model_type = {}; known are: {}", json_excerpt(type), fmt::join(known, ", ")));
+}
+
+bool reads(const ModelType& type, std::string_view key) {
+  const auto is_key = [&](const char* name) { return key == name; };
+  return std::ranges::any_of(kForAll, is_key) || std::ranges::any_of(type.reads, is_key);
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,215 @@
+"""Reads the attention of a config.json from transformers' own modules, without running any attention.
+
+The model's decoder layers are replaced by recorders. A recorder holds the real attention module, whose weights are on
+PyTorch's meta device, and takes the mask and the rotary embedding that the real model passes to its layers. So a config
+costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import io
+import math
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+import transformers
+from torch import nn
+from transformers.cache_utils import get_layer_types_and_kwargs
+from transformers.initialization import no_init_weights
+
+TOKENS = 40
+# The decoder layer's class of each model type has a name with one of these endings.
+LAYER_NAMES = ("DecoderLayer", "Block", "Layer")
+# The code of these types rotates the leading columns that the embedding has. That of others needs all columns.
+PARTIAL = {"gpt_neox", "phi3"}
+
+
+class Unusable(Exception):
+    """transformers cannot build or run the model, or its parts contradict each other."""
+
+
+@dataclass
+class Layer:
+    """The attention of a layer."""
+
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    softcap: float | None
+    sinks: bool
+    visible: torch.Tensor  # [queries, keys]
+    frequencies: torch.Tensor  # of the pairs of columns; none without RoPE
+    attention_factor: float
+    dtype: str
+    pairing: str  # as AttentionSpec.rope_pairing
+
+
+class Recorder(nn.Module):
+    """Takes the place of a decoder layer."""
+
+    attention_class: type[nn.Module]
+    calls: list[tuple[nn.Module, dict[str, Any]]]
+
+    def __init__(self, config: Any, layer_idx: int | None = None) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            self.attention = self.attention_class(config, layer_idx)
+
+    def forward(self, hidden_states: torch.Tensor, **named: Any) -> Any:
+        self.calls.append((self.attention, named))
+        return (hidden_states,) if self.attention_class.__name__.startswith(("GPTJ", "Falcon")) else hidden_states
+
+
+def module_of(model_type: str) -> Any:
+    return importlib.import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+
+
+def class_of(module: Any, *endings: str) -> type:
+    """Returns the class that the module defines under a name with one of the endings, in their order."""
+    own = [x for x in vars(module).values() if isinstance(x, type) and x.__module__ == module.__name__]
+    return next(x for ending in endings for x in own if x.__name__.endswith(ending))
+
+
+def attention_layers(config: dict[str, Any]) -> list[Layer]:
+    """Returns the attention of each layer.
+
+    Raises:
+        Unusable: transformers cannot build or run such a model.
+    """
+    try:
+        with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+            return _layers(config)
+    except Unusable:
+        raise
+    except Exception as error:
+        raise Unusable(f"{type(error).__name__}: {error}") from error
+
+
+def _layers(config: dict[str, Any]) -> list[Layer]:
+    model_type = config["model_type"]
+    module = module_of(model_type)
+    built = transformers.models.auto.configuration_auto.CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
+    built._attn_implementation = "eager"
+    model, calls = recorded(module, built)
+    rotary = getattr(model, "rotary_emb", None)
+    layers = [layer_of(model_type, attention, named, rotary, built) for attention, named in calls]
+    check_cache(built, layers)
+    return layers
+
+
+def recorded(module: Any, config: Any) -> tuple[nn.Module, list[tuple[nn.Module, dict[str, Any]]]]:
+    """Runs the model with recorders as layers, and returns it and the recorded calls."""
+    calls: list[tuple[nn.Module, dict[str, Any]]] = []
+    layer = class_of(module, *LAYER_NAMES)
+    fields = {"attention_class": class_of(module, "Attention"), "calls": calls}
+    recorders = mock.patch.object(module, layer.__name__, type("RecorderOfType", (Recorder,), fields))
+    with recorders, no_init_weights():
+        model = class_of(module, prefix_of(layer) + "Model")(config)
+    model(
+        inputs_embeds=torch.zeros(1, TOKENS, config.hidden_size),
+        attention_mask=torch.ones(1, TOKENS, dtype=torch.int64),
+        position_ids=torch.arange(TOKENS)[None],
+        use_cache=False,
+    )
+    return model, calls
+
+
+def prefix_of(layer: type) -> str:
+    return next(layer.__name__.removesuffix(name) for name in LAYER_NAMES if layer.__name__.endswith(name))
+
+
+def layer_of(model_type: str, attention: Any, named: dict[str, Any], rotary: Any, config: Any) -> Layer:
+    head_dim = getattr(attention, "head_size", None) or attention.head_dim
+    q_heads, kv_heads = heads_of(model_type, attention, head_dim, config)
+    frequencies, factor = rope_of(model_type, attention, named, rotary, head_dim)
+    visible = named["attention_mask"][0, 0] == 0
+    if getattr(attention, "sliding_window", None) is not None:
+        offset = torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)[None]
+        if not torch.equal(visible, (offset >= 0) & (offset < attention.sliding_window)):
+            raise Unusable("the layer's window is not that of its mask")
+    elif hasattr(attention, "sliding_window") and not torch.equal(visible, visible.new_ones(TOKENS, TOKENS).tril()):
+        raise Unusable("the layer has no window, but its mask has one")
+    if not attention.is_causal:
+        raise Unusable("the layer is not causal")
+    return Layer(
+        num_q_heads=q_heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        scale=scale_of(attention),
+        softcap=getattr(attention, "attn_logit_softcapping", None),
+        sinks=hasattr(attention, "sinks"),
+        visible=visible,
+        frequencies=frequencies,
+        attention_factor=factor,
+        dtype=str(config.dtype).removeprefix("torch."),
+        pairing=pairing_of(model_type, frequencies),
+    )
+
+
+def heads_of(model_type: str, attention: Any, head_dim: int, config: Any) -> tuple[int, int]:
+    """Returns the numbers of query heads and KV heads, from the widths of the projections."""
+    if model_type == "gptj":
+        return attention.num_attention_heads, attention.num_attention_heads
+    if model_type == "gpt_neox":
+        heads = attention.query_key_value.out_features // (3 * head_dim)
+        return heads, heads
+    if model_type == "falcon":
+        heads, kv_heads = attention.num_heads, attention.num_kv_heads
+        width = attention.query_key_value.out_features
+    elif model_type == "phi3":
+        heads, kv_heads = config.num_attention_heads, attention.num_key_value_heads
+        width = attention.qkv_proj.out_features
+    else:
+        heads, kv_heads = (x.out_features // head_dim for x in (attention.q_proj, attention.k_proj))
+        width = (heads + 2 * kv_heads) * head_dim
+    if width != (heads + 2 * kv_heads) * head_dim or heads % kv_heads:
+        raise Unusable("the heads do not fit the projection")
+    return heads, kv_heads
+
+
+def scale_of(attention: Any) -> float:
+    if hasattr(attention, "scale_attn"):
+        return 1.0 / float(attention.scale_attn)
+    return float(attention.scaling if hasattr(attention, "scaling") else attention.inv_norm_factor)
+
+
+def rope_of(
+    model_type: str, attention: Any, named: dict[str, Any], rotary: Any, head_dim: int
+) -> tuple[torch.Tensor, float]:
+    """Returns the radians per token of each pair of columns, and the factor of cosine and sine."""
+    if model_type == "gptj":
+        if not 0 < attention.rotary_dim <= head_dim:
+            raise Unusable("the rotated columns do not fit the head")
+        sine = module_of("gptj").create_sinusoidal_positions(2, attention.pos_embd_dim)[1].double()
+        return torch.asin(sine[: attention.rotary_dim // 2]).nan_to_num(math.pi / 2), 1.0
+    if not getattr(attention, "use_rope", True):
+        return torch.zeros(0, dtype=torch.float64), 1.0
+    columns = named["position_embeddings"][0].shape[-1] * (2 if model_type == "gpt_oss" else 1)
+    if columns > head_dim or (columns < head_dim and model_type not in PARTIAL):
+        raise Unusable(f"{columns} rotated columns do not fit head_dim {head_dim}")
+    if rotary.rope_type == "dynamic":
+        raise Unusable("the frequencies depend on the length")
+    return rotary.inv_freq.double(), float(rotary.attention_scaling)
+
+
+def pairing_of(model_type: str, frequencies: torch.Tensor) -> str:
+    if not len(frequencies):
+        return "none"
+    return "interleaved" if model_type == "gptj" else "half"
+
+
+def check_cache(config: Any, layers: list[Layer]) -> None:
+    """Raises Unusable if the cache that generation uses drops keys that the mask shows."""
+    kinds, named = get_layer_types_and_kwargs(config)
+    if len(kinds) != len(layers):
+        raise Unusable("layers share a cache")
+    for kind, layer in zip(kinds, layers, strict=True):
+        drops = kind != "full_attention" and (named.get("sliding_window") or 0) < TOKENS
+        if drops and bool(layer.visible[-1].all()):
+            raise Unusable("the cache has a window, but the mask has none")
