@@ -7,6 +7,7 @@
 
 #include "codegen/kernel_config.h"
 #include "python/bindings.h"
+#include "python/log_bridge.h"
 #include "runtime/spec/model_config.h"
 #include "runtime/spec/spec.h"
 
@@ -165,7 +166,8 @@ void bind_spec(py::module_& module) {
       .def_static("from_hf", &spec_from_hf, py::arg("config"), py::kw_only(),
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("layer") = py::none(), py::arg("kv_dtype") = py::none(),
-                  py::arg("batch_invariant") = false, py::arg("tensor_parallel") = 1)
+                  py::arg("batch_invariant") = false, py::arg("tensor_parallel") = 1,
+                  py::call_guard<LogDelivery>())
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)

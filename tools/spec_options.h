@@ -38,8 +38,8 @@ struct NamedSpec {
 
 void add_spec_options(CLI::App& app, SpecOptions& options);
 
-// Returns the attentions that the options describe, at least one. Throws UsageError, SpecError, or
-// std::runtime_error for a file that cannot be read.
+// Returns the attentions that the options describe, at least one. Throws UsageError, or
+// SpecError, also for a file that cannot be read.
 std::vector<NamedSpec> specs_of(const SpecOptions& options);
 
 // Returns the one attention that the options describe. Throws UsageError if there are several.

@@ -103,6 +103,9 @@ class AttentionSpec:
     ) -> AttentionSpec:
         """Returns the attention of a Hugging Face model.
 
+        The attention is that which transformers makes of the config, with its defaults. Keys that transformers ignores
+        for the model type are ignored, and logged at level debug.
+
         Known models are Llama, Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, GPT-J, GPT-NeoX, Falcon, StarCoder 2, SmolLM 2
         and 3, OLMo 2 and gpt-oss.
 
@@ -120,9 +123,10 @@ class AttentionSpec:
                 share of the heads. If there are fewer KV heads than ranks, each KV head is on several ranks.
 
         Raises:
-            SpecError: The config has an unknown model type, RoPE type or key that would change the result; the message
-                names it. Or layers differ and none is given, or the file does not exist, or the heads cannot be
-                divided among the ranks.
+            SpecError: The config has an unknown model type or RoPE type, or a key that would change the result; the
+                message names it. Or layers differ and none is given, or the heads cannot be divided among the ranks.
+                Or the config cannot be read: the file does not exist, is no JSON, has more than 8 MiB, or nests lists
+                and objects more than 64 deep.
         """
 
     @property

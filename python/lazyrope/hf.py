@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors import SpecError
 
-MAX_BYTES = 16 << 20  # as kMaxConfigBytes of runtime/spec/config_json.h
+MAX_BYTES = 8 << 20  # as kMaxConfigBytes of runtime/spec/config_json.h
 
 
 def config_text(config: Any) -> str:

@@ -114,7 +114,7 @@ Json parse_config(std::string_view text) {
   try {
     Json config = Json::parse(standard_json(text));
     if (config.is_object()) return config;
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {
     const std::string what = error.what();  // "[json.exception.parse_error.101] parse error at ..."
     const std::size_t begin = what.find("] ");
     refuse_config("not a JSON object: " +

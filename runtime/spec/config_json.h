@@ -12,7 +12,7 @@ namespace lazyrope {
 
 using Json = nlohmann::json;
 
-inline constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
+inline constexpr std::size_t kMaxConfigBytes = std::size_t{8} << 20;
 inline constexpr int kMaxConfigDepth = 64;
 
 // Throws SpecError with the text "config.json: " and `why`.

@@ -79,7 +79,7 @@ int num_kv_heads(const Json& config, const ModelType& type, int num_q_heads) {
 
 Dtype config_dtype(const Json& config) {
   for (const char* key : {"dtype", "torch_dtype"})
-    if (const auto name = optional<std::string>(config, key)) return dtype_from(*name);
+    if (const auto name = optional<std::string>(config, key)) return dtype_from(printable(*name));
   return Dtype::kBf16;
 }
 

@@ -45,14 +45,14 @@ struct ModelType {
   // Every key that transformers reads for attention, besides those that it reads for all types. No
   // other key reaches the code that makes a spec.
   Keys reads = {};
-  // The values of absent keys. Transformers has some of these where this library wants the key.
+  // The values of absent keys, as in transformers. A key without a value here may be required.
   Json defaults = Json::object();
   std::vector<KeyAlias> aliases = {};
   HeadDim head_dim = HeadDim::kFromConfig;
   KvHeads kv_heads = KvHeads::kFromConfig;
   Windows windows = Windows::kNone;
   bool sinks = false;
-  std::string_view pairing = "neox";                          // the variant of rope_type "default"
+  std::string_view pairing = "neox";  // the RoPE variant of rope_type "default"
   Keys rope_types = {"default", "linear", "llama3", "yarn"};  // those that have a kernel
   double theta = 10000.0;                                     // if no key gives it
   const char* theta_key = "rope_theta";                       // outside of rope_parameters

@@ -240,5 +240,7 @@ def test_errors_of_frameworks_and_casts_are_one_line(build, device):
     assert error_of(none) == "q_indptr has no element; it must have one more than requests"
     meta = error_of(torch.zeros(1, dtype=torch.int32, device="meta"))
     assert meta.startswith("q_indptr (Tensor) cannot be used as a tensor: ") and "\n" not in meta
-    with pytest.raises(lazyrope.SpecError, match="the config has a number that is infinite or NaN"):
-        lazyrope.AttentionSpec.from_hf({"model_type": "llama", "rope_theta": float("nan")})
+    with pytest.raises(lazyrope.SpecError, match='rope_theta = "NaN" has the wrong type'):
+        lazyrope.AttentionSpec.from_hf(
+            {"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": float("nan")}
+        )

@@ -252,7 +252,14 @@ OLDER = {
         lazyrope.rope.neox(10000.0, rotary_dim=96),
     ),
     "falcon": (
-        {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32, "multi_query": True, "alibi": False},
+        {
+            "model_type": "falcon",
+            "hidden_size": 4544,
+            "num_attention_heads": 71,
+            "num_hidden_layers": 32,
+            "multi_query": True,
+            "alibi": False,
+        },
         {"head_dim": 64, "num_q_heads": 71, "num_kv_heads": 1},
         lazyrope.rope.neox(10000.0),
     ),

@@ -21,7 +21,7 @@ import transformers
 
 from tests.support import hf_changes, hf_oracle, reference
 
-CHUNKS = 800  # of the pairs; each takes some seconds
+CHUNKS = 800  # a chunk of the pairs of changes takes about a second
 REFUSED, EQUAL, UNUSABLE = "refused", "equal", "not usable in transformers"
 
 
@@ -98,6 +98,14 @@ def test_keys_that_do_not_change_attention_are_accepted(model_type):
     for key, values in hf_changes.HARMLESS.items():
         for value in values:
             assert specs_of(hf_changes.changed(model_type, (key, value))) == spec, key
+
+
+@pytest.mark.parametrize("model_type", lazyrope._core.model_types())
+def test_every_key_that_transformers_reads_is_classified(model_type):
+    """A key that a new version of transformers reads must get values in hf_changes.VALUES, or a place in OTHER."""
+    read = hf_oracle.keys_of(model_type)
+    assert {"hidden_size", "max_position_embeddings"} & read
+    assert read <= hf_changes.VALUES.keys() | hf_changes.HARMLESS.keys() | hf_changes.OTHER
 
 
 @pytest.mark.sample(3)

@@ -63,15 +63,15 @@ ROPES: list[Any] = [
 
 # The values of each key. Numbers are small, so that a model is quick to build.
 VALUES: dict[str, list[Any]] = {
-    "hidden_size": [256, 1024, None],
+    "hidden_size": [768, 1024, None],
     "num_attention_heads": [4, 16, 1],
     "num_key_value_heads": [None, 1, 4, 8, 3],
     "num_hidden_layers": [2, 5],
     "head_dim": [None, 64, 128, 96],
-    "n_embd": [256, 1024],
+    "n_embd": [768, 1024],
     "n_head": [4, 16],
     "n_layer": [2],
-    "n_embed": [256, None],
+    "n_embed": [512, 768, None],
     "num_kv_heads": [None, 2, 8],
     "multi_query": [True, False, None],
     "new_decoder_architecture": [True, False, None],
@@ -128,6 +128,19 @@ HARMLESS: dict[str, list[Any]] = {
     "stray": [float("nan"), [float("-inf")], {"head_dim": 3}],
     "use_cache": [True],
 }
+
+# The other keys that the code of these model types reads. They are about the rest of the model, or about its training.
+OTHER = set(
+    """
+    activation activation_function architectures attn_pdrop bias bos_token_id chunk_size_feed_forward
+    classifier_dropout embd_pdrop embedding_dropout eos_token_id ffn_hidden_size final_logit_softcapping hidden_act
+    hidden_activation hidden_dropout id2label intermediate_size is_decoder is_encoder_decoder label2id layer_norm_eps
+    layer_norm_epsilon mlp_bias n_inner norm_epsilon num_experts_per_tok num_labels num_ln_in_parallel_attn
+    num_local_experts output_attentions output_hidden_states output_router_logits pad_token_id parallel_attn
+    problem_type resid_pdrop residual_dropout return_dict rms_norm_eps router_aux_loss_coef tie_word_embeddings
+    transformers_version use_bias use_parallel_residual vocab_size
+    """.split()
+)
 
 Change = tuple[str, Any]
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import importlib
+import inspect
 import io
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
-import transformers
 from torch import nn
 from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.initialization import no_init_weights
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 TOKENS = 40
 # The decoder layer's class of each model type has a name with one of these endings.
@@ -44,7 +47,7 @@ class Layer:
     softcap: float | None
     sinks: bool
     visible: torch.Tensor  # [queries, keys]
-    frequencies: torch.Tensor  # of the pairs of columns; none without RoPE
+    frequencies: torch.Tensor  # radians per token of each pair of columns; empty without RoPE
     attention_factor: float
     dtype: str
     pairing: str  # as AttentionSpec.rope_pairing
@@ -68,6 +71,14 @@ class Recorder(nn.Module):
 
 def module_of(model_type: str) -> Any:
     return importlib.import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+
+
+def keys_of(model_type: str) -> set[str]:
+    """Returns the keys that the type's config class declares, and those that its modelling code names."""
+    declared = {field.name for field in dataclasses.fields(CONFIG_MAPPING[model_type])}
+    source = inspect.getsource(module_of(model_type))
+    named = re.findall(r"\bconfig\.([a-z]\w*)", source) + re.findall(r'attr\([\w.]*config, "([a-z]\w*)"', source)
+    return declared | set(named)
 
 
 def class_of(module: Any, *endings: str) -> type:
@@ -94,7 +105,7 @@ def attention_layers(config: dict[str, Any]) -> list[Layer]:
 def _layers(config: dict[str, Any]) -> list[Layer]:
     model_type = config["model_type"]
     module = module_of(model_type)
-    built = transformers.models.auto.configuration_auto.CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
+    built = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
     built._attn_implementation = "eager"
     model, calls = recorded(module, built)
     rotary = getattr(model, "rotary_emb", None)

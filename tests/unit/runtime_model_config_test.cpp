@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "codegen/error.h"
+#include "runtime/base/log.h"
 #include "runtime/spec/model_config.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/specs.h"
 #include "tests/support/throws.h"
 
@@ -197,11 +199,72 @@ TEST(ModelConfig, BadOrUnsupportedKeysAreNamed) {
       {"/rope_scaling/type", "linear", {"rope_type = \"llama3\" and type = \"linear\" differ"}},
       {"/rope_parameters", {{"rope_type", "default"}}, {"rope_parameters and rope_scaling differ"}},
       {"/use_bidirectional_attention", true, {"use_bidirectional_attention = true would change"}},
+      {"/is_causal", false, {"is_causal = false would change the result"}},
+      {"/is_causal", nullptr, {"is_causal = null would change the result"}},
+      {"/dual_chunk_attention_config",
+       {{"chunk_size", 262144}},
+       {"dual_chunk_attention_config = {\"chunk_size\":262144} would change"}},
+      {"/per_layer_config", {{"0", {{"head_dim", 64}}}}, {"per_layer_config = ", "would change"}},
+      {"/layer_types", {"full_attention"}, {"layer_types = ", "with num_hidden_layers = 32"}},
       {"/rope_theta", "large", {"rope_theta = \"large\" has the wrong type"}}};
   for (const Refusal& refusal : refusals) {
     Json config = llama31_8b();
     config[Json::json_pointer(refusal.pointer)] = refusal.value;
     EXPECT_TRUE(throws<SpecError>([&] { spec_of(config); }, refusal.parts)) << refusal.pointer;
+  }
+}
+
+TEST(ModelConfig, KeysThatTransformersIgnoresAreIgnoredAndLogged) {
+  Json config = llama31_8b();
+  config["quantization_config"] = {{"quant_method", "fp8"}};
+  config["rotary_emb_base"] = 20000;
+  const LogCapture log;
+  set_log_level(LogLevel::kDebug);
+  EXPECT_EQ(spec_of(config), spec_of(llama31_8b()));
+  EXPECT_TRUE(says(log.text(), {"debug: config.json: ignored keys", "\"quantization_config\"",
+                                "\"rotary_emb_base\""}));
+}
+
+TEST(ModelConfig, KeysOfOtherTypesAreNotObeyed) {
+  const auto with = [](const char* type, const char* key, const Json& value) {
+    Json config = tiny(type);
+    config.erase("head_dim");
+    const AttentionSpec before = attention_spec_from_hf(config.dump(), {}, 0);
+    config[key] = value;
+    return attention_spec_from_hf(config.dump(), {}, 0) == before;
+  };
+  EXPECT_TRUE(with("mistral", "use_sliding_window", false));
+  EXPECT_TRUE(with("gemma2", "use_sliding_window", false));
+  EXPECT_TRUE(with("gptj", "head_dim", 128));
+  EXPECT_TRUE(with("gptj", "rope_theta", 5e5));
+  EXPECT_TRUE(with("gptj", "num_key_value_heads", 4));
+  EXPECT_TRUE(with("gpt_neox", "rope_theta", 5e5));
+  EXPECT_TRUE(with("gpt_oss", "rope_scaling", Json::object())) << "YaRN is its default";
+  EXPECT_TRUE(throws<SpecError>([&] { with("gpt_neox", "head_dim", 128); },
+                                {"head_dim = 128, but model_type \"gpt_neox\"", "which is 64"}));
+  EXPECT_TRUE(throws<SpecError>(
+      [&] { with("mistral", "layer_types", Json(4, Json("full_attention"))); },
+      {"layer 0 is \"full_attention\", but all layers", "sliding_window = 4096"}));
+}
+
+// The context of the training run is the config's own key, else that of the RoPE parameters, else
+// max_position_embeddings.
+TEST(ModelConfig, TheContextOfTheConfigReplacesThatOfItsRope) {
+  const char* const key = "original_max_position_embeddings";
+  const auto context = [&](const Json& config) { return spec_of(config).rope.parameters.at(key); };
+  for (const char* type : {"llama3", "yarn"}) {
+    Json config = llama31_8b();
+    config["rope_scaling"]["rope_type"] = type;
+    if (type == std::string("yarn"))
+      for (const char* other : {"low_freq_factor", "high_freq_factor"})
+        config["rope_scaling"].erase(other);
+    EXPECT_EQ(context(config), 8192);
+    config[key] = 4096;
+    EXPECT_EQ(context(config), 4096);
+    config["rope_scaling"].erase(key);
+    EXPECT_EQ(context(config), 4096);
+    config.erase(key);
+    EXPECT_EQ(context(config), 131072);
   }
 }
 
