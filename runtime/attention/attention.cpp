@@ -117,11 +117,18 @@ void Attention::check_lse(const AttendTensors& t, const Device& device) const {
   check_extent("lse", *t.lse, 0, t.q.shape[0], "tokens, as q");
   check_extent("lse", *t.lse, 1, spec_.num_q_heads, "heads");
   check_alignment("lse", *t.lse, kFloatBytes);
-  check_no_internal_overlap("lse", *t.lse);
-  check_disjoint_ranges("lse", *t.lse, "q", t.q);
-  check_disjoint_ranges("lse", *t.lse, "out", t.out);
-  check_disjoint_ranges("lse", *t.lse, "k_pool", t.pool.keys);
-  check_disjoint_ranges("lse", *t.lse, "v_pool", t.pool.values);
+}
+
+void Attention::check_own_memory(const char* name, const TensorView& output, const AttendTensors& t,
+                                 const Step& step) {
+  check_no_internal_overlap(name, output);
+  check_no_overlap(name, output, "q", t.q);
+  check_no_overlap(name, output, "k_pool", t.pool.keys);
+  check_no_overlap(name, output, "v_pool", t.pool.values);
+  check_no_overlap(name, output, "k_scale", t.pool.key_scale);
+  check_no_overlap(name, output, "v_scale", t.pool.value_scale);
+  check_no_overlap(name, output, "sinks", t.sinks);
+  if (step.pages() != nullptr) check_no_overlap(name, output, "the step's pages", *step.pages());
 }
 
 void Attention::check_sinks(const std::optional<TensorView>& sinks, const Device& device) const {
@@ -143,16 +150,16 @@ void Attention::check_attend(const AttendTensors& t, const Step& step) const {
   check_query("q", t.q, spec_.num_q_heads, kChunkBytes, device);
   check_query("out", t.out, spec_.num_q_heads, kChunkBytes, device);
   check_extent("out", t.out, 0, t.q.shape[0], "tokens, as q");
-  check_no_internal_overlap("out", t.out);
   if (t.q.shape[0] < step.num_tokens())
     throw SpecError(
         fmt::format("q has {} tokens; the step has {}", t.q.shape[0], step.num_tokens()));
-  check_no_overlap("out", t.out, "q", t.q, kElementBytes);
   check_pool(spec_, t.pool, step.format(), device);
-  check_disjoint_ranges("out", t.out, "k_pool", t.pool.keys);
-  check_disjoint_ranges("out", t.out, "v_pool", t.pool.values);
   check_lse(t, device);
   check_sinks(t.sinks, device);
+  check_own_memory("out", t.out, t, step);
+  if (!t.lse) return;
+  check_own_memory("lse", *t.lse, t, step);
+  check_no_overlap("lse", *t.lse, "out", t.out);
 }
 
 AttendParams Attention::attend_params(const AttendTensors& t, const Step& step) const {
@@ -213,6 +220,10 @@ void Attention::check_append(const TensorView& k, const TensorView& v, const Poo
   check_within_capacity("tokens to append", k.shape[0], step.capacity());
   if (!step.is_filled()) throw SpecError("the append step has no tokens yet; call its update()");
   check_writable_pool(spec_, pool, step.format(), device);
+  for (const auto& [name, rows] : {std::pair("k", &k), std::pair("v", &v)}) {
+    check_no_overlap("k_pool", pool.keys, name, *rows);
+    check_no_overlap("v_pool", pool.values, name, *rows);
+  }
 }
 
 void Attention::append(const TensorView& k, const TensorView& v, const PoolTensors& pool,

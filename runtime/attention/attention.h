@@ -95,6 +95,9 @@ class Attention {
                    const Device& device) const;
   void check_lse(const AttendTensors& tensors, const Device& device) const;
   void check_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
+  // Checks that an output shares no memory with what the attend kernels read.
+  static void check_own_memory(const char* name, const TensorView& output,
+                               const AttendTensors& tensors, const Step& step);
   void check_attend(const AttendTensors& tensors, const Step& step) const;
   // Returns the parameters that both phases share; `work` is empty.
   AttendParams attend_params(const AttendTensors& tensors, const Step& step) const;

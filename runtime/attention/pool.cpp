@@ -151,7 +151,12 @@ void check_writable_pool(const AttentionSpec& spec, const PoolTensors& pool,
   check_no_internal_overlap("k_pool", pool.keys);
   check_no_internal_overlap("v_pool", pool.values);
   check_pool(spec, pool, format, device);
-  check_no_overlap("k_pool", pool.keys, "v_pool", pool.values, bytes_of(spec.pool_dtype()));
+  check_no_overlap("k_pool", pool.keys, "v_pool", pool.values);
+  for (const auto& [name, tensor] :
+       {std::pair("k_pool", &pool.keys), std::pair("v_pool", &pool.values)}) {
+    check_no_overlap(name, *tensor, "k_scale", pool.key_scale);
+    check_no_overlap(name, *tensor, "v_scale", pool.value_scale);
+  }
 }
 
 KvPool pool_params(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format) {

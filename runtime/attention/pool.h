@@ -24,8 +24,8 @@ ElementType element_type(Dtype dtype);
 void check_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
                 const Device& device);
 
-// Also throws SpecError if two elements of the pool share memory. Call it before a kernel that
-// writes to the pool.
+// Also throws SpecError if two elements of the pool share memory, or one with a scale. Call it
+// before a kernel that writes to the pool.
 void check_writable_pool(const AttentionSpec& spec, const PoolTensors& pool,
                          const PoolFormat& format, const Device& device);
 

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
 namespace lazyrope {
 namespace {
 
@@ -77,8 +81,12 @@ std::int64_t TensorView::elements() const {
   return count;
 }
 
+bool TensorView::is_empty() const {
+  return std::ranges::find(first(shape, rank), 0) != first(shape, rank).end();
+}
+
 bool TensorView::is_contiguous() const {
-  if (elements() == 0) return true;
+  if (is_empty()) return true;
   std::int64_t expected = 1;
   for (int i = rank - 1; i >= 0; --i) {
     const auto at = static_cast<std::size_t>(i);
@@ -86,6 +94,24 @@ bool TensorView::is_contiguous() const {
     expected *= shape[at];
   }
   return true;
+}
+
+ByteRange byte_range(const TensorView& tensor) {
+  const auto data = reinterpret_cast<std::uintptr_t>(tensor.data);
+  const std::int64_t size = bytes_of(tensor.type);
+  ByteRange range = {data, size - 1};
+  for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i) {
+    const std::int64_t last = tensor.shape[i] - 1;
+    if (last == 0) continue;  // the stride is not used
+    std::int64_t way = 0;     // to the last element of the dimension, in bytes
+    if (__builtin_mul_overflow(tensor.strides[i], last, &way) ||
+        __builtin_mul_overflow(way, size, &way) || way <= -ByteRange::kMaxSpan ||
+        std::abs(way) >= ByteRange::kMaxSpan - range.span)
+      return {data, ByteRange::kMaxSpan};
+    if (way < 0) range.lowest += static_cast<std::uintptr_t>(way);
+    range.span += std::abs(way);
+  }
+  return range;
 }
 
 std::string describe(const TensorView& tensor) {

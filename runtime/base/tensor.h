@@ -42,9 +42,22 @@ struct TensorView {
   std::array<std::int64_t, kMaxRank> strides{};
 
   std::int64_t elements() const;
+  bool is_empty() const;
   // Returns true if the elements are contiguous in row-major order.
   bool is_contiguous() const;
 };
+
+// The bytes from a tensor's lowest to its highest. The distance of these two is kMaxSpan if it is
+// longer, or if the tensor's strides give it no address.
+struct ByteRange {
+  static constexpr std::int64_t kMaxSpan = std::int64_t{1} << 61;  // the sum of two has 64 bits
+
+  std::uintptr_t lowest = 0;
+  std::int64_t span = 0;
+};
+
+// Returns the range of a tensor that is not empty.
+ByteRange byte_range(const TensorView& tensor);
 
 // Returns a text such as "bfloat16 [64, 32, 128] with strides [4096, 128, 1] on gpu 0".
 std::string describe(const TensorView& tensor);

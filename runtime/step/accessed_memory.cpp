@@ -1,22 +1,12 @@
 #include "runtime/step/accessed_memory.h"
 
-#include <algorithm>
-
 namespace lazyrope {
 
 MemoryRange range_of(const char* name, const TensorView& tensor, bool is_written) {
-  if (tensor.elements() == 0) return {name, tensor.data, 0, is_written};
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-  for (int dim = 0; dim < tensor.rank; ++dim) {
-    const auto i = static_cast<std::size_t>(dim);
-    const std::int64_t span = (tensor.shape[i] - 1) * tensor.strides[i];
-    first += std::min<std::int64_t>(span, 0);
-    last += std::max<std::int64_t>(span, 0);
-  }
-  const int bytes = bytes_of(tensor.type);
-  return {name, static_cast<const std::byte*>(tensor.data) + first * bytes,
-          static_cast<std::size_t>((last - first + 1) * bytes), is_written};
+  if (tensor.is_empty()) return {name, tensor.data, 0, is_written};
+  const ByteRange range = byte_range(tensor);
+  return {name, reinterpret_cast<const void*>(range.lowest),
+          static_cast<std::size_t>(range.span) + 1, is_written};
 }
 
 AccessedMemory& AccessedMemory::add(const char* name, const TensorView& tensor, bool is_written) {

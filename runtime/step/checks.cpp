@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "codegen/error.h"
+#include "runtime/base/overlap.h"
 
 namespace lazyrope {
 
@@ -50,7 +51,7 @@ void check_alignment(std::string_view name, const TensorView& tensor, int bytes)
 }
 
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes) {
-  if (tensor.elements() == 0) return;
+  if (tensor.is_empty()) return;
   const auto last = static_cast<std::size_t>(tensor.rank - 1);
   if (tensor.strides[last] != 1 && tensor.shape[last] > 1)
     throw SpecError(
@@ -63,83 +64,18 @@ void check_rows(std::string_view name, const TensorView& tensor, int element_byt
   check_alignment(name, tensor, bytes);
 }
 
-namespace {
-
-// Returns the elements from the first to the last of the dimensions for which is_meant(i), both
-// included.
-template <class IsMeant>
-std::int64_t extent_of(const TensorView& tensor, const IsMeant& is_meant) {
-  std::int64_t elements = 1;
-  for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i)
-    if (is_meant(i)) elements += tensor.strides[i] * (tensor.shape[i] - 1);
-  return elements;
-}
-
-std::int64_t extent_from(const TensorView& tensor, std::size_t first) {
-  return extent_of(tensor, [&](std::size_t i) { return i >= first; });
-}
-
-// Returns true if each step along this dimension passes all elements of dimensions with shorter
-// strides.
-bool steps_over_others(const TensorView& tensor, std::size_t dimension) {
-  const std::int64_t stride = tensor.strides[dimension];
-  return stride >= extent_of(tensor, [&](std::size_t i) {
-           return i != dimension && tensor.shape[i] > 1 && tensor.strides[i] <= stride;
-         });
-}
-
-// Returns true if the elements of `a` and `b` alternate along one dimension, as those of the q and
-// k views of a fused QKV tensor do. `offset` is the distance from a to b, in elements.
-bool are_interleaved(const TensorView& a, const TensorView& b, std::int64_t offset) {
-  for (std::size_t i = 0; std::cmp_less(i + 1, a.rank); ++i) {
-    const std::int64_t stride = a.strides[i];
-    const bool is_alike = a.rank == b.rank && stride == b.strides[i] && stride > 0;
-    if (!is_alike || (i > 0 && a.strides[i - 1] % stride != 0)) return false;
-    const std::int64_t into = ((offset % stride) + stride) % stride;
-    if (into >= extent_from(a, i + 1) && into + extent_from(b, i + 1) <= stride) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
 void check_no_internal_overlap(std::string_view name, const TensorView& tensor) {
-  if (tensor.elements() == 0) return;
-  for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i)
-    if (tensor.shape[i] > 1 && !steps_over_others(tensor, i))
-      throw SpecError(
-          fmt::format("{} is {}; a written tensor must have memory of its own for every element",
-                      name, describe(tensor)));
+  if (overlaps_itself(tensor))
+    throw SpecError(
+        fmt::format("{} is {}; a written tensor must have memory of its own for every element",
+                    name, describe(tensor)));
 }
-
-namespace {
-
-[[noreturn]] void refuse_shared(std::string_view name, std::string_view other_name) {
-  throw SpecError(
-      fmt::format("{} and {} share memory; a written tensor must have its own", name, other_name));
-}
-
-}  // namespace
 
 void check_no_overlap(std::string_view name, const TensorView& tensor, std::string_view other_name,
-                      const TensorView& other, int element_bytes) {
-  if (tensor.elements() == 0 || other.elements() == 0) return;
-  const auto bytes =
-      static_cast<const std::byte*>(other.data) - static_cast<const std::byte*>(tensor.data);
-  const std::int64_t offset = bytes / element_bytes;
-  if (offset >= extent_from(tensor, 0) || -offset >= extent_from(other, 0)) return;
-  if (bytes % element_bytes == 0 && are_interleaved(tensor, other, offset)) return;
-  refuse_shared(name, other_name);
-}
-
-void check_disjoint_ranges(std::string_view name, const TensorView& tensor,
-                           std::string_view other_name, const TensorView& other) {
-  if (tensor.elements() == 0 || other.elements() == 0) return;
-  const auto offset =
-      static_cast<const std::byte*>(other.data) - static_cast<const std::byte*>(tensor.data);
-  if (offset >= extent_from(tensor, 0) * bytes_of(tensor.type)) return;
-  if (-offset >= extent_from(other, 0) * bytes_of(other.type)) return;
-  refuse_shared(name, other_name);
+                      const TensorView& other) {
+  if (share_memory(tensor, other))
+    throw SpecError(fmt::format("{} and {} share memory; a written tensor must have its own", name,
+                                other_name));
 }
 
 std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device,

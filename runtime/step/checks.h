@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -31,15 +32,14 @@ void check_alignment(std::string_view name, const TensorView& tensor, int bytes)
 // Checks that no two elements share memory, as those of an expanded tensor do.
 void check_no_internal_overlap(std::string_view name, const TensorView& tensor);
 
-// Checks that two tensors of one element type share no element. Their elements may alternate, as
-// those of the q and k views of a fused QKV tensor do.
+// Checks that two tensors share no byte. Their types may differ, and their elements may alternate,
+// as those of the q and k views of a fused QKV tensor do.
 void check_no_overlap(std::string_view name, const TensorView& tensor, std::string_view other_name,
-                      const TensorView& other, int element_bytes);
-
-// Checks that the ranges from the first to the last byte of two tensors share no byte. The element
-// types may differ.
-void check_disjoint_ranges(std::string_view name, const TensorView& tensor,
-                           std::string_view other_name, const TensorView& other);
+                      const TensorView& other);
+inline void check_no_overlap(std::string_view name, const TensorView& tensor,
+                             std::string_view other_name, const std::optional<TensorView>& other) {
+  if (other) check_no_overlap(name, tensor, other_name, *other);
+}
 
 // Checks that kernels can read or write the rows `bytes` at a time: the last dimension is
 // contiguous, and the address and all other strides are multiples of `bytes`.

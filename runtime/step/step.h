@@ -61,6 +61,8 @@ class Step {
   const KernelConfig& config() const { return config_; }
   // Returns the query tokens of the latest update.
   int num_tokens() const { return num_tokens_; }
+  // Returns the page lists that the step refers to, or null before the first update.
+  const TensorView* pages() const { return tensors_ ? &tensors_->pages : nullptr; }
   // Returns the device memory of the step, in bytes.
   std::size_t bytes() const { return memory_->buffer().bytes(); }
 
@@ -84,7 +86,7 @@ class Step {
   PoolFormat format_;
   StepCapacity capacity_;
   int num_tokens_ = 0;
-  std::optional<StepTensors> tensors_;  // the latest update's, for check_pages()
+  std::optional<StepTensors> tensors_;  // the latest update's
   PlanParams params_{};
   std::unique_ptr<StepMemory> memory_;
 };

@@ -34,7 +34,7 @@ struct StepTensors {
   TensorView pages;  // [any]: page lists; the step refers to them and copies nothing
 };
 
-// The order of the dimensions of the KV pool.
+// The order of the dimensions in the shape of the KV pool. Strides give their order in memory.
 enum class KvLayout { kNhd, kHnd };  // [pages, slots, heads, dim] or [pages, heads, slots, dim]
 
 struct PoolFormat {

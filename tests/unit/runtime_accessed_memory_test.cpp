@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 
 #include "runtime/step/accessed_memory.h"
 
@@ -25,6 +26,7 @@ TEST(AccessedMemory, RangeOfATensorIsItsLowestToItsHighestByte) {
   check(tensor(memory.data() + 8, {2, 3}, {10, 1}), 8, 26);
   check(tensor(memory.data() + 20, {3, 2}, {-4, 1}), 4, 20);
   check(tensor(memory.data(), {0, 3}, {3, 1}), 0, 0);
+  check(tensor(memory.data(), {1, 3}, {std::numeric_limits<std::int64_t>::max(), 1}), 0, 6);
 }
 
 TEST(AccessedMemory, ListsPresentTensorsAndMarksWrittenOnes) {

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <array>
+#include <limits>
+
 #include "runtime/base/tensor.h"
 
 namespace lazyrope {
@@ -49,6 +52,31 @@ TEST(Tensor, KnowsWhetherItIsContiguous) {
 TEST(Tensor, AnEmptyTensorHasNoElements) {
   EXPECT_EQ(tensor({0, 3}, {3, 1}).elements(), 0);
   EXPECT_EQ(tensor({}, {}).elements(), 1);
+  EXPECT_TRUE(tensor({4, 0}, {1, 1}).is_empty());
+  EXPECT_FALSE(tensor({}, {}).is_empty());
+}
+
+TEST(Tensor, RangeIsFromTheLowestToTheHighestByte) {
+  std::array<std::int16_t, 64> memory{};
+  const auto check = [&](std::initializer_list<std::int64_t> shape,
+                         std::initializer_list<std::int64_t> strides, std::int64_t lowest,
+                         std::int64_t span) {
+    TensorView view = tensor(shape, strides);
+    view.data = memory.data() + 32;
+    const ByteRange range = byte_range(view);
+    EXPECT_EQ(static_cast<std::int64_t>(range.lowest) -
+                  static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data)),
+              lowest);
+    EXPECT_EQ(range.span, span);
+  };
+  check({}, {}, 0, 1);
+  check({2, 3}, {10, 2}, 0, 2 * (10 + 4) + 1);
+  check({2, 3}, {-10, 2}, -20, 2 * (10 + 4) + 1);
+  check({1, 3}, {std::numeric_limits<std::int64_t>::max(), 0}, 0, 1);
+  for (const std::int64_t stride :
+       {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min(),
+        std::int64_t{1} << 59})
+    check({3}, {stride}, 0, ByteRange::kMaxSpan);
 }
 
 }  // namespace
