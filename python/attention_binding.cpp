@@ -171,11 +171,11 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
                     "not write the other rows",
                     view.shape[0], step.step->num_tokens()));
   if (out.is_none())
-    out = queries.empty_like(view.type, {view.shape[0], view.shape[1], view.shape[2]});
+    out = queries.empty_like("out", view.type, {view.shape[0], view.shape[1], view.shape[2]});
   if (lse.is_none() && return_lse)
-    lse = queries.empty_like(ElementType::kFp32, {view.shape[0], view.shape[1]});
-  const DlpackTensor result("out", out);
-  const OptionalTensor log_sums("lse", lse);
+    lse = queries.empty_like("lse", ElementType::kFp32, {view.shape[0], view.shape[1]});
+  const DlpackTensor result("out", out, Access::kWrite);
+  const OptionalTensor log_sums("lse", lse, Access::kWrite);
   self.attend(view, {keys.view(), values.view(), key_scale.view(), value_scale.view()}, *step.step,
               result.view(), log_sums.view(), used_stream, sink_logits.view());
   return py::make_tuple(std::move(out), std::move(lse));
@@ -187,8 +187,8 @@ void append(const Attention& self, const py::object& k, const py::object& v,
             const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor new_keys("k", k);
   const DlpackTensor new_values("v", v);
-  const DlpackTensor keys("k_pool", k_pool);
-  const DlpackTensor values("v_pool", v_pool);
+  const DlpackTensor keys("k_pool", k_pool, Access::kWrite);
+  const DlpackTensor values("v_pool", v_pool, Access::kWrite);
   const OptionalTensor key_scale("k_scale", k_scale);
   const OptionalTensor value_scale("v_scale", v_scale);
   const Stream used_stream = stream_of(stream, new_keys);

@@ -24,14 +24,38 @@ const DLPackExchangeAPI* lookup_exchange_api(PyTypeObject* type) {
 }
 
 // Looks up each type once. The interpreter's lock guards the table.
-const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
-  static std::unordered_map<PyTypeObject*, const DLPackExchangeAPI*> known;
+const TensorType& tensor_type(PyTypeObject* type) {
+  static std::unordered_map<PyTypeObject*, TensorType> known;
   const auto it = known.find(type);
   if (it != known.end()) return it->second;
-  const DLPackExchangeAPI* api = lookup_exchange_api(type);
+  const py::handle handle(reinterpret_cast<PyObject*>(type));
+  const TensorType found = {
+      .api = lookup_exchange_api(type),
+      .is_torch = py::hasattr(handle, "is_neg") && py::hasattr(handle, "requires_grad")};
   Py_INCREF(type);  // no other type may get the address that is the table's key
-  known.emplace(type, api);
-  return api;
+  return known.emplace(type, found).first->second;
+}
+
+// The tensor in a capsule of __dlpack__().
+struct CapsuleContent {
+  const DLTensor& tensor;
+  std::uint64_t flags;
+};
+
+// Returns nothing, and sets a Python error, if the object is no such capsule.
+std::optional<CapsuleContent> content_of(const char* name, const py::object& capsule) {
+  if (!PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    const void* managed = PyCapsule_GetPointer(capsule.ptr(), "dltensor");
+    if (managed == nullptr) return std::nullopt;
+    return CapsuleContent{static_cast<const DLManagedTensor*>(managed)->dl_tensor, 0};
+  }
+  const auto* managed = static_cast<const DLManagedTensorVersioned*>(
+      PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+  if (managed->version.major != DLPACK_MAJOR_VERSION)
+    throw SpecError(fmt::format("{} is a tensor of DLPack {}.{}; lazyrope reads versions {}.x",
+                                name, managed->version.major, managed->version.minor,
+                                DLPACK_MAJOR_VERSION));
+  return CapsuleContent{managed->dl_tensor, managed->flags};
 }
 
 ElementType element_type(DLDataType type) {
@@ -95,15 +119,41 @@ TensorView view_of(const char* name, const DLTensor& t) {
   return view;
 }
 
+// Returns the error's first line: PyTorch adds a C++ stack trace.
+std::string first_line(const py::error_already_set& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
 [[noreturn]] void refuse(const char* name, py::handle object, const py::error_already_set& error) {
-  const std::string text = error.what();  // the first line: PyTorch adds a C++ stack trace
   throw SpecError(fmt::format("{} ({}) cannot be used as a tensor: {}", name,
-                              Py_TYPE(object.ptr())->tp_name, text.substr(0, text.find('\n'))));
+                              Py_TYPE(object.ptr())->tp_name, first_line(error)));
 }
 
 // Refuses the tensor with the Python error that its framework has set.
 [[noreturn]] void refuse(const char* name, py::handle object) {
   refuse(name, object, py::error_already_set());
+}
+
+// Throws SpecError if a write to the tensor would be illegal or lost.
+void check_writable(const char* name, py::handle object, std::uint64_t flags) {
+  const char* type = Py_TYPE(object.ptr())->tp_name;
+  if ((flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0)
+    throw SpecError(fmt::format(
+        "{} ({}) is read-only, and the call writes to it; give a writable tensor", name, type));
+  if ((flags & DLPACK_FLAG_BITMASK_IS_COPIED) != 0)
+    throw SpecError(fmt::format(
+        "{} ({}) gives a copy of its memory by DLPack, so what the call writes would be "
+        "lost; give a tensor that shares its memory",
+        name, type));
+}
+
+// Returns true if the new reference `answer`, which the object gave, is True. It is null if the
+// object raised an error.
+bool is_true(const char* name, py::handle object, PyObject* answer) {
+  const auto value = py::reinterpret_steal<py::object>(answer);
+  if (!value) refuse(name, object);
+  return value.ptr() == Py_True;
 }
 
 std::string module_of(py::handle object) {
@@ -152,35 +202,69 @@ void set_allocation_error(void* context, const char* kind, const char* message) 
 
 }  // namespace
 
-DlpackTensor::DlpackTensor(const char* name, py::handle object)
-    : name_(name), object_(object), api_(exchange_api(Py_TYPE(object.ptr()))) {
-  if (api_ == nullptr) {
-    view_by_capsule();
-    return;
+DlpackTensor::DlpackTensor(const char* name, py::handle object, Access access)
+    : name_(name), object_(object), type_(tensor_type(Py_TYPE(object.ptr()))) {
+  if (type_.api == nullptr) {
+    view_by_capsule(access);
+  } else {
+    DLTensor tensor;
+    if (type_.api->dltensor_from_py_object_no_sync(object.ptr(), &tensor) != 0)
+      refuse(name, object);
+    view_ = view_of(name, tensor);
   }
-  DLTensor tensor;
-  if (api_->dltensor_from_py_object_no_sync(object.ptr(), &tensor) != 0) refuse(name, object);
-  view_ = view_of(name, tensor);
+  if (type_.is_torch) refuse_torch_state();
 }
 
 DlpackTensor::~DlpackTensor() = default;
 
-void DlpackTensor::view_by_capsule() {
+void DlpackTensor::view_by_capsule(Access access) {
   if (!py::hasattr(object_, "__dlpack__"))
     throw SpecError(
         fmt::format("{} is a {}; it must be a tensor (torch, CuPy, or another that has "
                     "__dlpack__)",
                     name_, Py_TYPE(object_.ptr())->tp_name));
   try {
-    capsule_ = on_host(object_) ? object_.attr("__dlpack__")()
-                                : object_.attr("__dlpack__")(py::arg("stream") = capsule_stream());
+    capsule_ = capsule();
   } catch (const py::error_already_set& error) {
     refuse(name_, object_, error);
   }
-  const auto* managed =
-      static_cast<const DLManagedTensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"));
-  if (managed == nullptr) refuse(name_, object_);
-  view_ = view_of(name_, managed->dl_tensor);
+  const auto content = content_of(name_, capsule_);
+  if (!content) refuse(name_, object_);
+  if (access == Access::kWrite) check_writable(name_, object_, content->flags);
+  view_ = view_of(name_, content->tensor);
+}
+
+// Only a versioned capsule can say that the tensor is read-only. Frameworks older than DLPack 1.0
+// do not take the argument max_version.
+py::object DlpackTensor::capsule() const {
+  py::dict arguments;
+  if (!on_host(object_)) arguments["stream"] = capsule_stream();
+  const py::object dlpack = object_.attr("__dlpack__");
+  try {
+    return dlpack(**arguments, py::arg("max_version") =
+                                   py::make_tuple(DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION));
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+  }
+  return dlpack(**arguments);
+}
+
+// PyTorch's exchange API gives the memory of tensors whose values are not those in memory, and of
+// tensors that want a gradient.
+void DlpackTensor::refuse_torch_state() const {
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
+  if (is_true(name_, object_, PyObject_CallMethodNoArgs(object_.ptr(), is_neg)))
+    throw SpecError(
+        fmt::format("{} has PyTorch's negative bit: its memory holds the values with the other "
+                    "sign; give what resolve_neg() returns",
+                    name_));
+  if (!is_true(name_, object_, PyObject_GetAttr(object_.ptr(), requires_grad))) return;
+  if (py::module_::import("torch").attr("is_grad_enabled")().ptr() == Py_True)
+    throw SpecError(
+        fmt::format("{} requires a gradient, and lazyrope has no backward: call it under "
+                    "torch.no_grad() or torch.inference_mode(), or give what detach() returns",
+                    name_));
 }
 
 bool DlpackTensor::is_cupy() const { return module_of(object_).starts_with("cupy"); }
@@ -192,9 +276,9 @@ int DlpackTensor::capsule_stream() const { return is_cupy() ? -1 : 1; }
 
 Stream DlpackTensor::current_stream() const {
   if (view_.device_type != DeviceType::kGpu) return nullptr;
-  if (api_ != nullptr) {
+  if (type_.api != nullptr) {
     void* stream = nullptr;
-    if (api_->current_work_stream(kDLCUDA, view_.device, &stream) != 0) refuse(name_, object_);
+    if (type_.api->current_work_stream(kDLCUDA, view_.device, &stream) != 0) refuse(name_, object_);
     return stream;
   }
   if (is_cupy()) {
@@ -205,18 +289,36 @@ Stream DlpackTensor::current_stream() const {
   return nullptr;
 }
 
-py::object DlpackTensor::empty_like(ElementType type,
-                                    std::initializer_list<std::int64_t> shape) const {
-  if (api_ == nullptr) {
+py::object DlpackTensor::array_api_empty(const char* name, ElementType type,
+                                         const std::vector<std::int64_t>& shape) const {
+  try {
     const py::object space = array_namespace(object_);
-    const py::object dtype =
-        type == view_.type ? py::object(object_.attr("dtype")) : py::object(space.attr("float32"));
-    const py::tuple extents = py::cast(std::vector<std::int64_t>(shape));
-    if (!is_cupy()) return space.attr("empty")(extents, py::arg("dtype") = dtype);
-    const CurrentCupyDevice current(
-        object_.attr("device"));  // CuPy allocates on the current device
-    return space.attr("empty")(extents, py::arg("dtype") = dtype);
+    const py::object empty = space.attr("empty");
+    const py::tuple extents = py::cast(shape);
+    py::dict options;
+    options["dtype"] = type == view_.type ? object_.attr("dtype") : space.attr("float32");
+    if (is_cupy()) {  // it allocates on the current device
+      const CurrentCupyDevice current(object_.attr("device"));
+      return empty(extents, **options);
+    }
+    if (py::hasattr(object_, "device"))
+      options["device"] = object_.attr("device");
+    else if (view_.device_type != DeviceType::kCpu)
+      throw SpecError(fmt::format("{} cannot be allocated: a {} does not name its device; give {}=",
+                                  name, Py_TYPE(object_.ptr())->tp_name, name));
+    return empty(extents, **options);
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_AttributeError) && !error.matches(PyExc_ImportError) &&
+        !error.matches(PyExc_TypeError))
+      throw;
+    throw SpecError(fmt::format("{} cannot be allocated by the framework of a {}: {}; give {}=",
+                                name, Py_TYPE(object_.ptr())->tp_name, first_line(error), name));
   }
+}
+
+py::object DlpackTensor::empty_like(const char* name, ElementType type,
+                                    std::initializer_list<std::int64_t> shape) const {
+  if (type_.api == nullptr) return array_api_empty(name, type, shape);
   std::array<std::int64_t, TensorView::kMaxRank> extents{};
   std::copy(shape.begin(), shape.end(), extents.begin());
   DLTensor prototype = {
@@ -229,10 +331,11 @@ py::object DlpackTensor::empty_like(ElementType type,
       .byte_offset = 0};
   AllocationError failure;
   DLManagedTensorVersioned* managed = nullptr;
-  if (api_->managed_tensor_allocator(&prototype, &managed, &failure, set_allocation_error) != 0)
-    throw std::runtime_error(fmt::format("the output could not be allocated: {}", failure.text));
+  if (type_.api->managed_tensor_allocator(&prototype, &managed, &failure, set_allocation_error) !=
+      0)
+    throw std::runtime_error(fmt::format("{} could not be allocated: {}", name, failure.text));
   void* object = nullptr;
-  if (api_->managed_tensor_to_py_object_no_sync(managed, &object) != 0)
+  if (type_.api->managed_tensor_to_py_object_no_sync(managed, &object) != 0)
     throw py::error_already_set();
   return py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
 }

@@ -23,8 +23,8 @@ std::shared_ptr<Reposition> compile_here(const AttentionSpec& spec,
 void move(const Reposition& self, const py::object& k_pool, const py::object& v_pool,
           const PyAppendStep& source, const PyAppendStep& target, bool check,
           const std::optional<std::uintptr_t>& stream) {
-  const DlpackTensor keys("k_pool", k_pool);
-  const DlpackTensor values("v_pool", v_pool);
+  const DlpackTensor keys("k_pool", k_pool, Access::kWrite);
+  const DlpackTensor values("v_pool", v_pool, Access::kWrite);
   const Stream used_stream = stream_of(stream, keys);
   if (check && keys.view().rank == kPoolRank) {
     const py::gil_scoped_release unlocked;  // the check waits for the stream

@@ -32,6 +32,10 @@ class Tensor(Protocol):
 
     PyTorch (by ``__dlpack_c_exchange_api__``) and CuPy report their current stream, which calls then use. Tensors of
     other frameworks are used on the default stream. The argument ``stream`` of a call overrides both.
+
+    A read-only tensor, such as a memory-mapped array, serves wherever the call does not write. These PyTorch tensors
+    raise :class:`SpecError`: one that requires a gradient while gradients are enabled, one with the negative bit, and
+    one without memory.
     """
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -321,13 +325,15 @@ class Attention:
                 has more, out must be given, and lse too unless return_lse is False. The last dimension is contiguous.
                 The address and the other strides are multiples of 16 bytes.
             k_pool: Keys, [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
-                (HND), of the spec's kv_dtype. A pool of 8 bits may also be given as uint8. Contiguity and alignment
-                are those of q.
+                (HND), of the spec's kv_dtype. The strides give the order of the dimensions in memory. A pool of 8 bits
+                may also be given as uint8. Contiguity and alignment are those of q.
             v_pool: Values, of the same shape and strides.
             step: A step of :meth:`plan` for the same device.
-            out: The output, of the shape and dtype of q, aligned to 16 bytes. q's framework allocates it by default.
-                Rows beyond the step's tokens are not written. A query that sees no key gets 0.
-            lse: The log-sum-exp, [tokens, num_q_heads], float32, allocated by default. It is the natural logarithm of
+            out: The output, of the shape and dtype of q, aligned to 16 bytes. By default q's framework allocates it, on
+                q's device. Rows beyond the step's tokens are not written. A query that sees no key gets 0. The
+                elements may alternate with those of q, but no byte is shared with another argument.
+            lse: The log-sum-exp, [tokens, num_q_heads], float32, allocated by default. It shares no byte with another
+                argument. It is the natural logarithm of
                 the sum of the exponentials of the scaled scores, and -inf for a query that sees no key.
             return_lse: If True, lse is allocated if it is not given.
             sinks: A logit of each query head, [num_q_heads], float32. Its exponential is added to the softmax's sum,
@@ -344,8 +350,8 @@ class Attention:
             The pair (out, lse). lse is None if it was not given and return_lse is False.
 
         Raises:
-            SpecError: A tensor has a wrong dtype, shape, stride, alignment or device. With ``check``, also a page that
-                is not in the pool.
+            SpecError: A tensor has a wrong dtype, shape, stride, alignment or device, or out or lse shares memory with
+                another argument. With ``check``, also a page that is not in the pool.
             DriverError: A call of the driver failed.
         """
 
@@ -437,7 +443,8 @@ class Attention:
             k: New keys, [tokens, num_kv_heads, head_dim], of the spec's dtype. A row without a slot is not stored. The
                 last dimension is contiguous. The address and the other strides are multiples of 8 bytes.
             v: New values, of the same shape and dtype.
-            k_pool: The keys' pool, as in :meth:`__call__`.
+            k_pool: The keys' pool, as in :meth:`__call__`. Its elements may alternate with those of v_pool, but every
+                element has memory of its own.
             v_pool: The values' pool, as in :meth:`__call__`.
             step: A step of :meth:`plan_append` for the same device.
             k_scale: For pools of 8 bits only: the divisor of keys after their rotation, float32, one element or
