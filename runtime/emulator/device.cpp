@@ -23,40 +23,13 @@
 #include "runtime/base/dynamic_library.h"
 #include "runtime/base/error.h"
 #include "runtime/emulator/launch.h"
+#include "runtime/emulator/scratch_directory.h"
 #include "runtime/emulator/shell.h"
 
 namespace lazyrope {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A temporary directory for one compilation. The destructor removes it.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::error_code failed;
-    const fs::path parent = fs::temp_directory_path(failed);
-    std::string name = (parent / "lazyrope-XXXXXX").string();
-    if (failed || mkdtemp(name.data()) == nullptr) {
-      throw CompileError(
-          {.what_failed = fmt::format("cannot make a directory in {}: {}",
-                                      process_environment("TMPDIR").value_or(parent.string()),
-                                      failed ? failed.message() : std::strerror(errno)),
-           .advice = "set TMPDIR to a directory that can be written"});
-    }
-    path_ = name;
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  fs::path file(const char* name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
 
 void write(const fs::path& path, const char* data, std::size_t size) {
   std::ofstream out(path, std::ios::binary);
