@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -85,6 +86,9 @@ int run_parsed(const std::vector<Command>& commands) {
 }  // namespace lazyrope
 
 int main(int argc, char** argv) {
+  // Beyond a limit on the size of files (ulimit -f), write() then returns an error, which is
+  // reported, and does not end the process. Only a program may decide this; the library does not.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return lazyrope::run(argc, argv);
   } catch (const std::exception& error) {
