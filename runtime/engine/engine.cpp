@@ -5,8 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
+#include <climits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -17,6 +16,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/parallel.h"
 #include "runtime/emulator/device.h"
+#include "runtime/engine/source_dump.h"
 
 namespace lazyrope {
 namespace {
@@ -295,15 +295,10 @@ void Engine::check_can_compile(const Arch& arch) const {
 }
 
 void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const {
-  if (config_.dump_dir.empty()) return;
-  std::error_code failed;
-  std::filesystem::create_directories(config_.dump_dir, failed);
-  const std::filesystem::path path =
-      std::filesystem::path(config_.dump_dir) /
-      fmt::format("{}.{}.{}.cu", rendered.entry, arch.name, key.hex().substr(0, 12));
-  std::ofstream out(path);
-  if (!(out << rendered.source))
-    log_message(LogLevel::kWarning, "cannot write {}; see LAZYROPE_DUMP_DIR", path.string());
+  if (!config_.dump_dir.empty())
+    dump_source(config_.dump_dir,
+                fmt::format("{}.{}.{}.cu", rendered.entry, arch.name, key.hex().substr(0, 12)),
+                rendered.source);
 }
 
 void Engine::clear_cache() {
