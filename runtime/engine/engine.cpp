@@ -76,6 +76,14 @@ void refuse_spills(const Kernel& kernel) {
                     .advice = "choose another config, or allow spills if a slow kernel will do"});
 }
 
+// nlohmann::json would convert true, 1.5 or 1e300 to some int.
+int count_in(const nlohmann::json& facts, const char* name) {
+  const nlohmann::json& value = facts.at(name);
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > INT_MAX)
+    throw CacheError(fmt::format("the entry's facts are incomplete: {} is no count", name));
+  return value.get<int>();
+}
+
 }  // namespace
 
 Entry entry_of(const Binary& binary) {
@@ -90,9 +98,15 @@ Entry entry_of(const Binary& binary) {
 Binary binary_of(Entry entry) {
   try {
     const nlohmann::json facts = nlohmann::json::parse(entry.facts);
-    return {facts.at("entry"),        facts.at("arch"),       facts.at("threads"),
-            facts.at("shared_bytes"), facts.at("registers"),  facts.at("spill_bytes"),
-            facts.at("compiler"),     facts.at("compile_ms"), std::move(entry.payload)};
+    return {facts.at("entry"),
+            facts.at("arch"),
+            count_in(facts, "threads"),
+            count_in(facts, "shared_bytes"),
+            count_in(facts, "registers"),
+            count_in(facts, "spill_bytes"),
+            facts.at("compiler"),
+            facts.at("compile_ms"),
+            std::move(entry.payload)};
   } catch (const nlohmann::json::exception& error) {
     throw CacheError(fmt::format("the entry's facts are incomplete: {}", error.what()));
   }

@@ -422,13 +422,30 @@ TEST(BinaryEntry, EveryFactIsNeededWithItsType) {
     const Entry without = {fewer.dump(), whole.payload};
     EXPECT_TRUE(throws<CacheError>([&] { binary_of(without); },
                                    {"the entry's facts are incomplete", fact.key()}));
-    nlohmann::json changed = facts;
-    changed[fact.key()] = nlohmann::json::array();
-    const Entry other_type = {changed.dump(), whole.payload};
-    EXPECT_TRUE(throws<CacheError>([&] { binary_of(other_type); }, {"facts are incomplete"}));
+    for (const char* value : {"[]", "{}", "null", "{\"a\":1}"}) {
+      nlohmann::json changed = facts;
+      changed[fact.key()] = nlohmann::json::parse(value);
+      const Entry other_type = {changed.dump(), whole.payload};
+      EXPECT_TRUE(throws<CacheError>([&] { binary_of(other_type); }, {"facts are incomplete"}));
+    }
   }
   EXPECT_THROW(binary_of({"null", {}}), CacheError);
 }
 
 }  // namespace
+TEST(BinaryEntry, ACountIsAWholeNumberThatFits) {
+  const Entry whole = entry_of(example_binary());
+  for (const char* name : {"threads", "shared_bytes", "registers", "spill_bytes"}) {
+    for (const char* value :
+         {"true", "-1", "1.5", "1e300", "2147483648", "18446744073709551615", "1e999", "\"32\""}) {
+      nlohmann::json facts = nlohmann::json::parse(whole.facts);
+      facts[name] = nlohmann::json::parse(value, nullptr, /*allow_exceptions=*/false);
+      const Entry changed = {facts.dump(), whole.payload};
+      EXPECT_TRUE(throws<CacheError>([&] { binary_of(changed); },
+                                     {"the entry's facts are incomplete", name}))
+          << value;
+    }
+  }
+}
+
 }  // namespace lazyrope
