@@ -35,9 +35,11 @@ enum class Kind { kEntry, kTemporary, kLock };
 struct StoredFile {
   fs::path path;
   Kind kind;
-  std::uint64_t bytes;
+  mode_t mode;
+  std::uint64_t bytes;  // zero unless it is a regular file
   system_clock::time_point last_use;
 
+  bool is_regular() const { return S_ISREG(mode); }
   std::string key() const { return path.filename().native().substr(0, kKeyCharacters); }
 };
 
@@ -60,9 +62,9 @@ system_clock::time_point to_time_point(const timespec& time) {
 std::optional<StoredFile> examine(const fs::path& path) {
   const auto kind = kind_of(path.filename().native());
   struct stat status = {};
-  if (!kind || ::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  return StoredFile{path, *kind, static_cast<std::uint64_t>(status.st_size),
-                    to_time_point(status.st_mtim)};
+  if (!kind || ::lstat(path.c_str(), &status) != 0) return std::nullopt;
+  const auto bytes = S_ISREG(status.st_mode) ? static_cast<std::uint64_t>(status.st_size) : 0;
+  return StoredFile{path, *kind, status.st_mode, bytes, to_time_point(status.st_mtim)};
 }
 
 std::vector<StoredFile> files_in(const fs::path& root) {
@@ -99,11 +101,23 @@ bool remove_file(const fs::path& path) {
   throw CacheError(failure_text("remove", path));
 }
 
-// Removes the entry, and counts it unless another process has removed it already.
-void remove_entry(const StoredFile& entry, Removed& removed) {
-  if (!remove_file(entry.path)) return;
-  ++removed.entries;
-  removed.bytes += entry.bytes;
+// Returns false if the folder is not empty.
+bool remove_folder(const fs::path& path) {
+  if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return true;
+  if (errno == ENOTEMPTY || errno == EEXIST) return false;
+  throw CacheError(failure_text("remove", path));
+}
+
+// Removes the file, and counts an entry unless another process has removed it already.
+void remove(const StoredFile& file, Removed& removed) {
+  if (S_ISDIR(file.mode)) {
+    if (!remove_folder(file.path)) return removed.remaining_folders.push_back(file.path.native());
+  } else if (!remove_file(file.path)) {
+    return;
+  }
+  if (file.kind != Kind::kEntry) return;
+  removed.keys.push_back(file.key());
+  removed.bytes += file.bytes;
 }
 
 // Removes the lock file if no process holds the lock: a FileLock removes its file on release.
@@ -111,19 +125,27 @@ void remove_unheld_lock(const fs::path& path) {
   (void)FileLock::acquire(path, std::chrono::milliseconds(0));
 }
 
-void remove_leftovers(const std::vector<StoredFile>& files, system_clock::time_point newest) {
+// A date in the future comes from a clock that was wrong, here or on a file server.
+bool is_stale(const StoredFile& file) {
+  const auto age = system_clock::now() - file.last_use;
+  return age > kTemporaryFileIsStale || age < -kTemporaryFileIsStale;
+}
+
+void remove_leftovers(const std::vector<StoredFile>& files, bool also_fresh) {
   for (const StoredFile& file : files) {
+    if (!file.is_regular()) continue;
     if (file.kind == Kind::kLock) remove_unheld_lock(file.path);
-    if (file.kind == Kind::kTemporary && file.last_use <= newest) remove_file(file.path);
+    if (file.kind == Kind::kTemporary && (also_fresh || is_stale(file))) remove_file(file.path);
   }
 }
 
 // Returns nullopt if another process has removed the file meanwhile.
-std::optional<ListedEntry> list_entry(const StoredFile& file) {
+std::optional<ListedEntry> list_entry(const StoredFile& file, const FileTrust& trust) {
   ListedEntry listed{file.key(), file.bytes, file.last_use, {}, {}, {}};
   try {
-    auto bytes = read_trusted_file(file.path, kMaxEntryBytes);
+    auto bytes = read_trusted_file(file.path, kMaxEntryBytes, trust);
     if (!bytes) return std::nullopt;
+    listed.bytes = bytes->size();  // those of the target, if the file is a link
     DecodedEntry decoded = decode_entry(std::move(*bytes), listed.key);
     listed.fields = decoded.key.fields();
     listed.facts = std::move(decoded.entry.facts);
@@ -134,9 +156,9 @@ std::optional<ListedEntry> list_entry(const StoredFile& file) {
 }
 
 // Reads only the start of the file. The fields need no checksum, because the key is their digest.
-std::optional<Key> key_in(const StoredFile& file) {
+std::optional<Key> key_in(const StoredFile& file, const FileTrust& trust) {
   try {
-    const auto bytes = read_trusted_file(file.path, kStartOfFileBytes);
+    const auto bytes = read_trusted_file(file.path, kStartOfFileBytes, trust);
     if (!bytes) return std::nullopt;
     return decode_key(*bytes, file.key());
   } catch (const CacheError&) {
@@ -154,10 +176,10 @@ std::vector<std::string> differing_names(const KeyFields& a, const KeyFields& b)
   return names;
 }
 
-std::optional<Nearest> nearest_in(const fs::path& root, const Key& key) {
+std::optional<Nearest> nearest_in(const fs::path& root, const Key& key, const FileTrust& trust) {
   std::optional<Nearest> nearest;
   for (const StoredFile& file : entries_in(root)) {
-    const auto stored = key_in(file);
+    const auto stored = key_in(file, trust);
     if (!stored || stored->hex() == key.hex()) continue;
     auto differing = differing_names(key.fields(), stored->fields());
     if (nearest && nearest->differing.size() <= differing.size()) continue;
@@ -168,7 +190,8 @@ std::optional<Nearest> nearest_in(const fs::path& root, const Key& key) {
 
 }  // namespace
 
-DiskStore::DiskStore(fs::path root) : root_(std::move(root)) {
+DiskStore::DiskStore(fs::path root, FileTrust trust)
+    : root_(std::move(root)), trust_(std::move(trust)) {
   std::error_code no_working_directory;
   auto absolute = fs::absolute(root_, no_working_directory);
   if (!root_.empty() && !no_working_directory) root_ = std::move(absolute);
@@ -179,16 +202,17 @@ fs::path DiskStore::path_of(std::string_view key_hex, const char* extension) con
 }
 
 LoadResult DiskStore::load(const Key& key) const {
-  if (root_.empty()) return {std::nullopt, kNoRoot, false};
+  if (root_.empty()) return {std::nullopt, kNoRoot};
   const fs::path path = path_of(key.hex(), kEntryExtension);
   try {
-    auto file = read_trusted_file(path, kMaxEntryBytes);
-    if (!file) return {std::nullopt, "absent", false};
+    auto file = read_trusted_file(path, kMaxEntryBytes, trust_);
+    if (!file) return {std::nullopt, "absent"};
+    const std::uint64_t bytes = file->size();
     Entry entry = decode_entry(std::move(*file), key.hex()).entry;
     // This sets the time of last use to now. It may fail, on a read-only file system for example,
     // where nothing is pruned either.
     ::utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
-    return {std::move(entry), {}, false};
+    return {.entry = std::move(entry), .bytes = bytes};
   } catch (const std::exception& error) {
     return {std::nullopt, fmt::format("{}: {}", path.native(), error.what()), true};
   }
@@ -198,11 +222,27 @@ StoreResult DiskStore::store(const Key& key, const Entry& entry) const {
   if (root_.empty()) return {false, kNoRoot};
   try {
     const auto file = encode_entry(key, entry);
+    const fs::path path = path_of(key.hex(), kEntryExtension);
     create_own_directories(root_);
-    publish_file(path_of(key.hex(), kEntryExtension), file);
-    return {true, {}};
+    publish_file(path, file);
+    check_stored(path);
+    return {.stored = true, .bytes = file.size()};
   } catch (const std::exception& error) {
     return {false, error.what()};
+  }
+}
+
+void DiskStore::check_stored(const fs::path& path) const {
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) != 0) return;  // another process has removed it already
+  try {
+    trust_.check_file(status);
+  } catch (const CacheError& error) {
+    ::unlink(path.c_str());
+    throw CacheError(fmt::format(
+        "the file system forces the owner or the mode of {}, so no process would use it (mount it "
+        "with uid={} and file_mode=0644): {}",
+        path.native(), ::geteuid(), error.what()));
   }
 }
 
@@ -225,7 +265,7 @@ FileLock DiskStore::lock(const Key& key, std::chrono::milliseconds timeout,
 
 std::optional<Nearest> DiskStore::nearest(const Key& key) const {
   try {
-    return nearest_in(root_, key);
+    return nearest_in(root_, key, trust_);
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -234,7 +274,7 @@ std::optional<Nearest> DiskStore::nearest(const Key& key) const {
 std::vector<ListedEntry> DiskStore::list() const {
   std::vector<ListedEntry> listing;
   for (const StoredFile& file : entries_in(root_)) {
-    if (auto listed = list_entry(file)) listing.push_back(std::move(*listed));
+    if (auto listed = list_entry(file, trust_)) listing.push_back(std::move(*listed));
   }
   return listing;
 }
@@ -245,19 +285,30 @@ std::uint64_t DiskStore::size_bytes() const { return total_bytes(entries_in(root
 
 Removed DiskStore::clear() const {
   Removed removed;
-  for (const StoredFile& entry : entries_in(root_)) remove_entry(entry, removed);
-  remove_leftovers(files_in(root_), system_clock::time_point::max());
+  for (const StoredFile& file : files_in(root_))
+    if (!file.is_regular() || file.kind == Kind::kEntry) remove(file, removed);
+  remove_leftovers(files_in(root_), /*also_fresh=*/true);
   return removed;
 }
 
 Removed DiskStore::prune(std::uint64_t max_bytes) const {
-  remove_leftovers(files_in(root_), system_clock::now() - kTemporaryFileIsStale);
+  remove_leftovers(files_in(root_), /*also_fresh=*/false);
   auto entries = entries_in(root_);
+  std::erase_if(entries, [](const StoredFile& file) { return !file.is_regular(); });
   std::uint64_t bytes_left = total_bytes(entries);
   Removed removed;
   for (; bytes_left > max_bytes; entries.pop_back()) {
-    remove_entry(entries.back(), removed);
+    remove(entries.back(), removed);
     bytes_left -= entries.back().bytes;
+  }
+  return removed;
+}
+
+Removed DiskStore::remove_irregular() const {
+  Removed removed;
+  for (const StoredFile& file : files_in(root_)) {
+    const bool is_in_use = S_ISLNK(file.mode) && trust_.follows_links();
+    if (!file.is_regular() && !is_in_use) remove(file, removed);
   }
   return removed;
 }

@@ -11,6 +11,7 @@
 
 #include "cache/entry.h"
 #include "cache/file_lock.h"
+#include "cache/file_trust.h"
 #include "cache/key.h"
 
 namespace lazyrope {
@@ -19,19 +20,23 @@ namespace lazyrope {
 struct LoadResult {
   std::optional<Entry> entry;
   // The reason for a miss: "absent", or what is wrong with the file. It is empty on a hit.
-  std::string miss_reason;
+  std::string miss_reason = {};
   // True for a miss that deserves a warning: the file cannot be read, or must not be used.
   bool refused = false;
+  // The size of the entry's file on a hit.
+  std::uint64_t bytes = 0;
 };
 
 // The outcome of DiskStore::store.
 struct StoreResult {
   bool stored = false;
   // The reason why the entry was not stored. It is empty when it was.
-  std::string reason;
+  std::string reason = {};
+  // The size of the entry's file, if it was stored.
+  std::uint64_t bytes = 0;
 };
 
-// One entry of DiskStore::list.
+// An entry as DiskStore::list shows it.
 struct ListedEntry {
   std::string key;
   std::uint64_t bytes = 0;
@@ -42,10 +47,14 @@ struct ListedEntry {
   std::string error;
 };
 
-// The number and the size of the entries that clear() or prune() removed.
+// The entries that clear(), prune() or remove_irregular() removed.
 struct Removed {
-  std::size_t entries = 0;
+  std::vector<std::string> keys;
   std::uint64_t bytes = 0;
+  // Folders that have the name of an entry, a temporary file or a lock, and are not empty.
+  std::vector<std::string> remaining_folders;
+
+  std::size_t entries() const { return keys.size(); }
 };
 
 // The stored entry that is most like a key, to explain a miss.
@@ -59,14 +68,14 @@ struct Nearest {
 // Entries on disk, one file `<root>/<key>.lzr` each. Any number of threads and processes may use
 // one root at once: a file is published whole or not at all, and is verified when it is read.
 //
-// The store trusts only files that belong to this user or to root and that no other user may write.
-// `load`, `store`, `lock` and `nearest` never throw because of the disk. The other functions throw
-// CacheError, and ignore links, directories and files of other names in the root.
+// The store trusts only files that belong to this user, to root or to an owner in its FileTrust,
+// and that no one else may write. `load`, `store`, `lock` and `nearest` never throw because of the
+// disk. The other functions throw CacheError, and ignore files of other names in the root.
 class DiskStore {
  public:
   // Touches nothing on disk: directories are made when they are first needed. A store with an empty
   // root stores nothing.
-  explicit DiskStore(std::filesystem::path root);
+  explicit DiskStore(std::filesystem::path root, FileTrust trust = {});
 
   const std::filesystem::path& root() const { return root_; }
 
@@ -89,27 +98,38 @@ class DiskStore {
   // among equals. It skips the entry of `key` itself, and returns nullopt when there is no other.
   std::optional<Nearest> nearest(const Key& key) const;
 
-  // Lists all entries, the most recently used first. Reads and verifies every one.
+  // Lists all entries, the most recently used first. Reads and verifies every one. A link that is
+  // not followed, a folder, a FIFO or a socket with the name of an entry is listed as a bad one.
   std::vector<ListedEntry> list() const;
 
   // Counts the entries without reading them.
   std::size_t count() const;
 
-  // Returns the summed size of all entries.
+  // Returns the summed size of all entries. A link counts nothing.
   std::uint64_t size_bytes() const;
 
-  // Removes all entries, all temporary files, and the lock files that no process holds. A `store`
-  // that is writing its temporary file then fails.
+  // Removes all entries, all temporary files, the lock files that no process holds, and what
+  // remove_irregular() removes. A `store` that is writing its temporary file then fails.
   Removed clear() const;
 
   // Removes entries, the least recently used first, until at most `max_bytes` are left. Also
-  // removes leftovers of killed processes: temporary files older than an hour, and lock files.
+  // removes leftovers of killed processes: lock files, and temporary files whose date is more than
+  // an hour from now, in the past or in the future. Leaves whatever is no regular file.
   Removed prune(std::uint64_t max_bytes) const;
+
+  // Removes what has the name of an entry, a temporary file or a lock and is no regular file:
+  // FIFOs, sockets, empty folders, and symbolic links, but never their targets. Links stay if this
+  // store follows links. The engine does not call this, because a link may be the user's own.
+  Removed remove_irregular() const;
 
  private:
   std::filesystem::path path_of(std::string_view key_hex, const char* extension) const;
 
+  // Throws CacheError, and removes the file, if load() would refuse it.
+  void check_stored(const std::filesystem::path& path) const;
+
   std::filesystem::path root_;
+  FileTrust trust_;
 };
 
 }  // namespace lazyrope

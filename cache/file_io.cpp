@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <deque>
 #include <system_error>
 #include <utility>
 
@@ -23,19 +24,40 @@ namespace fs = std::filesystem;
 
 std::string errno_text() { return std::generic_category().message(errno); }
 
-void check_trust(const struct stat& status) {
-  if (!S_ISREG(status.st_mode)) throw CacheError("not a regular file");
-  const uid_t user = ::geteuid();
-  if (status.st_uid != user && status.st_uid != 0) {
-    throw CacheError(
-        fmt::format("owned by user {}; only files of user {} or root are trusted: chown them",
-                    status.st_uid, user));
+// The kernel follows at most as many links in one path.
+constexpr int kMostLinks = 40;
+
+std::string reason_not_opened(const fs::path& path) {
+  const int reason = errno;
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+    return fmt::format("{}, not a regular file", file_kind(status.st_mode));
+  return fmt::format("cannot be opened: {}", std::generic_category().message(reason));
+}
+
+// Returns the file to which a path leads whose last component is a link. Throws CacheError if a
+// link on the way has an owner who is not trusted. Links in the parent folder are not checked.
+fs::path follow_links(const fs::path& path, const FileTrust& trust) {
+  fs::path resolved = path.parent_path();
+  std::deque<fs::path> rest = {path.filename()};
+  for (int links = 0; !rest.empty();) {
+    const fs::path next = resolved / rest.front();  // an absolute component replaces all before it
+    rest.pop_front();
+    struct stat status = {};
+    if (::lstat(next.c_str(), &status) != 0)
+      throw CacheError(failure_text("follow the link to", next));
+    if (S_ISLNK(status.st_mode)) {
+      trust.check_link(next.filename().native(), status);
+      if (++links > kMostLinks) throw CacheError("a symbolic link in a chain without an end");
+      std::error_code failed;
+      const fs::path target = fs::read_symlink(next, failed);
+      if (failed) throw CacheError(fmt::format("{}: {}", next.native(), failed.message()));
+      rest.insert(rest.begin(), target.begin(), target.end());
+    } else {
+      resolved = next;
+    }
   }
-  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    throw CacheError(
-        fmt::format("other users may write it (mode {:04o}; needs go-w: chmod -R go-w)",
-                    status.st_mode & 07777));
-  }
+  return resolved;
 }
 
 std::vector<std::byte> read_up_to(const FileDescriptor& file, std::size_t size) {
@@ -51,6 +73,10 @@ std::vector<std::byte> read_up_to(const FileDescriptor& file, std::size_t size) 
   bytes.resize(filled);
   return bytes;
 }
+
+// Some file systems (FUSE, CIFS) know no fsync or no modes. They can hold a cache nevertheless: a
+// reader verifies the checksum, the owner and the mode.
+bool is_unsupported(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
 
 // A file under construction. The destructor removes it, unless it was renamed to its final path.
 class TemporaryFile {
@@ -76,9 +102,13 @@ class TemporaryFile {
       bytes = bytes.subspan(static_cast<std::size_t>(count));
     }
     // Other users may read kernels that were precompiled for them; only the owner may change them.
-    if (::fchmod(file_.get(), kFileMode) != 0) throw CacheError(failure_text("write", path_));
+    if (::fchmod(file_.get(), kFileMode) != 0 && !is_unsupported(errno) && errno != EPERM)
+      throw CacheError(failure_text("write", path_));
     // Without fsync, a crash of the machine may leave the new name on a file without its bytes.
-    if (::fsync(file_.get()) != 0) throw CacheError(failure_text("write", path_));
+    if (::fsync(file_.get()) != 0 && !is_unsupported(errno))
+      throw CacheError(failure_text("write", path_));
+    // A network file system may report a full disk only here.
+    if (!file_.close()) throw CacheError(failure_text("write", path_));
   }
 
   void rename_to(const fs::path& target) {
@@ -91,6 +121,17 @@ class TemporaryFile {
   fs::path path_;
   FileDescriptor file_;
 };
+
+// Returns true if there is a directory afterwards; otherwise errno says why there is none.
+bool make_directory(const fs::path& path) {
+  if (::mkdir(path.c_str(), kDirectoryMode) != 0) return errno == EEXIST;
+  // A umask such as 0777 takes even the owner's own rights away.
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) == 0 && (status.st_mode & S_IRWXU) != S_IRWXU)
+    (void)::fchmodat(AT_FDCWD, path.c_str(), (status.st_mode & 07777) | S_IRWXU,
+                     AT_SYMLINK_NOFOLLOW);
+  return true;
+}
 
 }  // namespace
 
@@ -117,16 +158,26 @@ std::string failure_text(std::string_view action, const fs::path& path) {
   return fmt::format("cannot {} {}: {}", action, path.native(), reason);
 }
 
-std::optional<std::vector<std::byte>> read_trusted_file(const fs::path& path, std::size_t limit) {
-  const auto file = FileDescriptor::open(path, O_RDONLY);
+bool FileDescriptor::close() {
+  // Linux closes the descriptor even when a signal interrupts the call.
+  return ::close(std::exchange(fd_, -1)) == 0 || errno == EINTR;
+}
+
+std::optional<std::vector<std::byte>> read_trusted_file(const fs::path& path, std::size_t limit,
+                                                        const FileTrust& trust) {
+  auto file = FileDescriptor::open(path, O_RDONLY);
   if (!file.is_open() && errno == ENOENT) return std::nullopt;
-  if (!file.is_open() && errno == ELOOP) throw CacheError("a symbolic link, which is not followed");
-  if (!file.is_open()) throw CacheError(fmt::format("cannot be opened: {}", errno_text()));
+  fs::path opened = path;
+  if (!file.is_open() && errno == ELOOP) {
+    opened = follow_links(path, trust);
+    file = FileDescriptor::open(opened, O_RDONLY);
+  }
+  if (!file.is_open()) throw CacheError(reason_not_opened(opened));
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0) {
     throw CacheError(fmt::format("cannot be examined: {}", errno_text()));
   }
-  check_trust(status);
+  trust.check_file(status);
   return read_up_to(file, std::min(limit, static_cast<std::size_t>(status.st_size)));
 }
 
@@ -139,13 +190,12 @@ void publish_file(const fs::path& path, std::span<const std::byte> bytes) {
 void check_writable(const fs::path& directory) { const TemporaryFile file(directory / "check"); }
 
 void create_own_directories(const fs::path& path) {
-  if (::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return;
+  if (make_directory(path)) return;
   const fs::path parent = path.parent_path();
   if (errno != ENOENT || parent.empty() || parent == path)
     throw CacheError(failure_text("create directory", path));
   create_own_directories(parent);
-  if (::mkdir(path.c_str(), kDirectoryMode) != 0 && errno != EEXIST)
-    throw CacheError(failure_text("create directory", path));
+  if (!make_directory(path)) throw CacheError(failure_text("create directory", path));
 }
 
 }  // namespace lazyrope

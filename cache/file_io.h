@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/file_trust.h"
+
 namespace lazyrope {
 
 // An open file, closed by the destructor. Every open is close-on-exec and follows no symbolic link
@@ -26,6 +28,9 @@ class FileDescriptor {
   bool is_open() const { return fd_ >= 0; }
   int get() const { return fd_; }
 
+  // Closes the file early, to learn whether that fails; errno then says why.
+  bool close();
+
  private:
   int fd_;
 };
@@ -34,9 +39,10 @@ class FileDescriptor {
 std::string failure_text(std::string_view action, const std::filesystem::path& path);
 
 // Returns the first `limit` bytes of a file, or nullopt when there is none. Throws CacheError when
-// the file cannot be read, or when a user other than this one and root may have written it.
+// the file cannot be read, or when a user who is not trusted may have written it. A symbolic link
+// is followed if `trust` lists anyone and trusts the owner of each link on the way.
 std::optional<std::vector<std::byte>> read_trusted_file(const std::filesystem::path& path,
-                                                        std::size_t limit);
+                                                        std::size_t limit, const FileTrust& trust);
 
 // Writes a file with these bytes at `path`, readable by all and writable by its owner. Readers see
 // the old file or all of the new one, even across a crash. Until then the bytes are in `<path

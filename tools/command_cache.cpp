@@ -1,10 +1,12 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -46,8 +48,8 @@ Example:
   lazyrope cache list --cache /opt/kernels)";
 constexpr const char* kVerifyFooter =
     R"(The command reads every file and checks its checksum, owner and mode. It prints one line
-per bad entry, then their number. A bad entry is never used; compiling its kernel again replaces
-it.
+per bad entry, then their number. A link that is not followed, a FIFO, a socket or a folder with the
+name of an entry is a bad entry. A bad entry is never used; compiling its kernel again replaces it.
 --json prints an object: directory, entries, bad [{key, bytes, error}].
 Exit codes: 0 if every entry is good, 1 if one is bad, 2 wrong usage.
 
@@ -55,18 +57,20 @@ Example:
   lazyrope cache verify)";
 constexpr const char* kPruneFooter =
     R"(The command removes the least recently used entries until the rest fit into SIZE. It also
-removes temporary files that killed processes left. It prints how many entries and bytes it
-removed, and how many bytes are left.
---json prints an object: directory, removed {entries, bytes}, left_bytes.
-Exit codes: 0 done, 1 failed, 2 wrong usage.
+removes temporary files that killed processes left, and links, FIFOs, sockets and empty folders with
+the name of an entry. It keeps links if LAZYROPE_CACHE_TRUST is set, because they are then used. It
+prints how many entries and bytes it removed, and how many bytes are left.
+--json prints an object: directory, removed {entries, bytes}, left_bytes, remaining_folders.
+Exit codes: 0 done, 1 failed or a folder with the name of an entry is not empty, 2 wrong usage.
 
 Example:
   lazyrope cache prune --max-bytes 500M)";
 constexpr const char* kClearFooter =
-    R"(Give --yes: without it the command removes nothing and exits with 2. It prints how many
-entries and bytes it removed, and how many bytes are left.
---json prints an object: directory, removed {entries, bytes}, left_bytes.
-Exit codes: 0 done, 1 failed, 2 wrong usage.
+    R"(Give --yes: without it the command removes nothing and exits with 2. It removes links, never
+the files to which they lead. It prints how many entries and bytes it removed, and how many bytes
+are left.
+--json prints an object: directory, removed {entries, bytes}, left_bytes, remaining_folders.
+Exit codes: 0 done, 1 failed or a folder with the name of an entry is not empty, 2 wrong usage.
 
 Example:
   lazyrope cache clear --yes)";
@@ -171,16 +175,22 @@ int verify(const Options& options, const Engine& engine) {
   return bad.empty() ? 0 : 1;
 }
 
+// Prints what was removed. Throws if something that should be removed is still there.
 int report_removed(const Options& options, const DiskStore& store, const Removed& removed) {
   const std::uint64_t left = store.size_bytes();
+  const std::vector<std::string>& folders = removed.remaining_folders;
   if (options.json)
     print(json_text({{"directory", store.root().string()},
-                     {"removed", {{"entries", removed.entries}, {"bytes", removed.bytes}}},
-                     {"left_bytes", left}}));
+                     {"removed", {{"entries", removed.entries()}, {"bytes", removed.bytes}}},
+                     {"left_bytes", left},
+                     {"remaining_folders", folders}}));
   else
-    print(fmt::format("removed {} entries, {}; {} left in {}\n", removed.entries,
+    print(fmt::format("removed {} entries, {}; {} left in {}\n", removed.entries(),
                       size_text(removed.bytes), size_text(left), directory_text(store)));
-  return 0;
+  if (folders.empty()) return 0;
+  throw std::runtime_error(
+      fmt::format("not removed, because it is a folder that is not empty: {}; remove it by hand",
+                  fmt::join(folders, ", ")));
 }
 
 // Parses `text` as a value of LAZYROPE_CACHE_MAX_BYTES, so that the option takes the same values.
@@ -202,7 +212,11 @@ std::uint64_t size_of(const std::string& text) {
 int prune(const Options& options, const Engine& engine) {
   const std::uint64_t max_bytes =
       options.max_bytes.empty() ? engine.config().cache_max_bytes : size_of(options.max_bytes);
-  return report_removed(options, engine.store(), engine.store().prune(max_bytes));
+  Removed removed = engine.store().prune(max_bytes);
+  Removed irregular = engine.store().remove_irregular();
+  std::ranges::move(irregular.keys, std::back_inserter(removed.keys));
+  removed.remaining_folders = std::move(irregular.remaining_folders);
+  return report_removed(options, engine.store(), removed);
 }
 
 int clear(const Options& options, const Engine& engine) {

@@ -110,6 +110,13 @@ constexpr Variable kVariables[] = {
      [](Config& config, const std::string& text) {
        return assign(config.cache_max_bytes, parse_bytes(text));
      }},
+    {kTrustVariable,
+     "owners, besides this user and root, whose cache files are used; with it, links are followed",
+     "users and groups, such as 1000,builder,group:0: numbers, or names of this machine",
+     "no one else",
+     [](Config& config, const std::string& text) {
+       return assign(config.cache_trust, FileTrust::parse(text));
+     }},
     {"LAZYROPE_POLICY", "what to do about a kernel that is not in the cache: compile it or refuse",
      "jit or cache_only", "jit",
      [](Config& config, const std::string& text) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/file_trust.h"
 #include "runtime/base/log.h"
 
 namespace lazyrope {
@@ -40,6 +41,7 @@ struct ConfigVariable {
 struct Config {
   std::string cache_dir;  // absolute; empty: kernels are cached in memory only
   std::uint64_t cache_max_bytes = std::uint64_t{1} << 30;
+  FileTrust cache_trust;  // the owners whose cache files are used; empty: this user and root
   CachePolicy policy = CachePolicy::kJit;
   std::string nvrtc_path;  // the only libnvrtc to use; empty: NvrtcLocator searches
   std::vector<std::string> nvrtc_directories;  // searched for NVRTC; lib folders of Python packages

@@ -114,7 +114,8 @@ Binary binary_of(Entry entry) {
 
 Engine::Engine(Config config)
     : config_(std::move(config)),
-      store_(config_.cache_dir),
+      store_(config_.cache_dir, config_.cache_trust),
+      budget_(config_.cache_max_bytes),
       tunings_(store_),
       nvrtc_(std::make_shared<NvrtcLocator>(NvrtcSearch{
           .configured = config_.nvrtc_path, .directories = config_.nvrtc_directories})) {
@@ -217,7 +218,10 @@ Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Arch& arch,
     Binary binary = binary_of(std::move(*result.entry));
     check_launch(rendered, binary);
     const std::string required = required_compiler(arch);
-    if (required.empty() || binary.compiler == required) return {.binary = std::move(binary)};
+    if (required.empty() || binary.compiler == required) {
+      budget_.note_use(key.hex(), binary.entry, result.bytes);
+      return {.binary = std::move(binary)};
+    }
     return {.miss_reason = fmt::format("it was compiled by {}, and the compiler here is {}",
                                        binary.compiler, required),
             .is_of_other_compiler = true};
@@ -249,21 +253,8 @@ void Engine::store_in_cache(const Key& key, const Binary& binary) const {
   if (!stored.stored)
     log_message(LogLevel::kWarning, "{} is not cached on disk: {}; set LAZYROPE_CACHE_DIR",
                 binary.entry, stored.reason);
-  if (binary.code.size() > config_.cache_max_bytes)
-    log_message(
-        LogLevel::kWarning,
-        "{} is compiled again by each process: it has {} bytes, and LAZYROPE_CACHE_MAX_BYTES "
-        "leaves room for {}",
-        binary.entry, binary.code.size(), config_.cache_max_bytes);
-  try {
-    const Removed removed = store_.prune(config_.cache_max_bytes);
-    if (removed.entries > 0)
-      log_message(LogLevel::kInfo,
-                  "removed {} of the cache's entries ({} bytes), to keep it within {} bytes",
-                  removed.entries, removed.bytes, config_.cache_max_bytes);
-  } catch (const CacheError& error) {
-    log_message(LogLevel::kWarning, "the cache was not pruned: {}", error.what());
-  }
+  if (stored.stored) budget_.note_use(key.hex(), binary.entry, stored.bytes);
+  budget_.enforce(store_);
 }
 
 std::shared_ptr<Compiler> Engine::compiler(const Arch& arch) const {

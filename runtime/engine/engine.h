@@ -13,6 +13,7 @@
 #include "runtime/base/config.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/nvrtc_library.h"
+#include "runtime/engine/cache_budget.h"
 #include "runtime/engine/kernel.h"
 #include "runtime/engine/tuning_store.h"
 
@@ -115,6 +116,7 @@ class Engine {
 
   Config config_;
   DiskStore store_;
+  mutable CacheBudget budget_;  // counts what look_up() finds
   TuningStore tunings_;
   std::shared_ptr<NvrtcLocator> nvrtc_;
   std::map<std::string, std::shared_ptr<Compiler>> compilers_;  // by isa

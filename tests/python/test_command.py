@@ -20,6 +20,7 @@ from tests.support.command import (
     environment,
     flip_last_byte,
     nvidia_packages,
+    put_irregular,
     run_command,
     run_on_terminal,
     write_config,
@@ -321,6 +322,7 @@ class TestCache:
             "directory": str(warm),
             "removed": {"entries": 3, "bytes": gone},
             "left_bytes": allowed,
+            "remaining_folders": [],
         }
         assert sorted(warm.glob("*.lzr")) == kept
 
@@ -340,6 +342,53 @@ class TestCache:
         assert removed["removed"]["entries"] == 5 and removed["left_bytes"] == 0
         assert list(warm.iterdir()) == []
         assert run("cache", "clear", "--yes").stdout == f"removed 0 entries, 0 B; 0 B left in {warm}\n"
+
+    def test_whatever_is_no_regular_file_is_reported_and_removed(self, run, cache, tmp_path):
+        full = put_irregular(cache, tmp_path / "victim")
+        result = run("cache", "verify", code=1)
+        for reason in "a FIFO, not|a socket, not|a folder, not|the symbolic link|4 of 4 entries are bad".split("|"):
+            assert reason in result.stdout
+        for leave in (("prune",), ("clear", "--yes")):
+            (full / "file").touch()
+            result = run("cache", *leave, code=1)
+            assert f"a folder that is not empty: {full}; remove it by hand" in result.stderr
+            assert list(cache.iterdir()) == [full] and (tmp_path / "victim").read_text() == "precious"
+            (full / "file").unlink()
+            full.rmdir()
+            full = put_irregular(cache, tmp_path / "victim")
+        assert json.loads(run("cache", "clear", "--yes", "--json").stdout)["removed"]["entries"] == 4
+        assert list(cache.iterdir()) == []
+
+    def test_links_are_followed_with_trusted_owners(self, run, warm, tmp_path):
+        warm.rename(tmp_path / "..2026")
+        warm.mkdir()
+        (warm / "..data").symlink_to(tmp_path / "..2026")
+        for file in (tmp_path / "..2026").iterdir():
+            (warm / file.name).symlink_to(Path("..data") / file.name)
+        result = run("cache", "verify", code=1)
+        assert f"set LAZYROPE_CACHE_TRUST={os.geteuid()} if you trust its owner" in result.stdout
+        trust = {"LAZYROPE_CACHE_TRUST": str(os.geteuid())}
+        assert run("cache", "verify", **trust).stdout.startswith("0 of 5 entries are bad")
+        run("compile", *SPEC, "--arch", ARCH, LAZYROPE_POLICY="cache_only", LAZYROPE_NVRTC=MISSING_NVRTC, **trust)
+        assert "removed 0 entries" in run("cache", "prune", **trust).stdout
+
+    def test_a_limit_below_the_kernels_is_one_warning(self, run, warm):
+        def compile_a_small_one(limit: str) -> str:
+            entry_file(warm, run, "lazyrope_plan_append").unlink()
+            return run("compile", *SPEC, "--arch", ARCH, LAZYROPE_CACHE_MAX_BYTES=limit).stderr
+
+        assert "too small" not in compile_a_small_one("1M")
+        error = compile_a_small_one("30K")
+        assert error.count("the cache's limit is too small: LAZYROPE_CACHE_MAX_BYTES=30720") == 1
+        assert "Set LAZYROPE_CACHE_MAX_BYTES=1M or more" in error
+
+    def test_a_limit_on_the_size_of_files_costs_a_warning(self, command, warm, tmp_path):
+        limited = ["bash", "-c", 'ulimit -f 1 && exec "$@"', "bash", command]  # 1 KiB
+        env = environment(LAZYROPE_CACHE_DIR=warm, LAZYROPE_DUMP_DIR=tmp_path / "sources")
+        arguments = [*limited, "compile", *SPEC, "--arch", ARCH]
+        result = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr
+        assert "cannot write " in result.stderr and "File too large; see LAZYROPE_DUMP_DIR" in result.stderr
 
     def test_path_is_the_directory_of_the_cache(self, run, cache, tmp_path):
         assert run("cache", "path").stdout == f"{cache}\n"

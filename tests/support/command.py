@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pty
+import stat
 import subprocess
 import threading
 from pathlib import Path
@@ -88,3 +89,15 @@ def run_on_terminal(command: str | Path, *arguments: object, code: int = 0, **ch
         os.close(terminal)
     assert result.returncode == code
     return b"".join(seen).decode()
+
+
+def put_irregular(cache: Path, target: Path) -> Path:
+    """Puts a link, a FIFO, a socket and a folder in the place of entries. Returns the folder."""
+    link, fifo, bound, folder = (cache / f"{digit * 64}.lzr" for digit in "abcd")
+    cache.mkdir(exist_ok=True)
+    target.write_text("precious")
+    link.symlink_to(target)
+    os.mkfifo(fifo)
+    os.mknod(bound, stat.S_IFSOCK | 0o600)
+    folder.mkdir()
+    return folder

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -89,8 +90,8 @@ TEST_F(DiskStoreTest, TouchesNothingUntilTheFirstStore) {
   EXPECT_FALSE(store().nearest(key_).has_value());
   EXPECT_TRUE(store().list().empty());
   EXPECT_EQ(store().size_bytes(), 0u);
-  EXPECT_EQ(store().prune(0).entries, 0u);
-  EXPECT_EQ(store().clear().entries, 0u);
+  EXPECT_EQ(store().prune(0).entries(), 0u);
+  EXPECT_EQ(store().clear().entries(), 0u);
   EXPECT_FALSE(fs::exists(root()));
 }
 
@@ -117,6 +118,40 @@ TEST_F(DiskStoreTest, FilesAreWritableByTheirOwnerAlone) {
   EXPECT_EQ(mode_of(root()), 0755u);
   EXPECT_EQ(mode_of(root() / "a" / "b"), 0755u);
   EXPECT_EQ(mode_of(deep.root() / (key_.hex() + ".lzr")), 0644u);
+}
+
+// A user with a umask of 0777 gets directories without any rights from mkdir().
+TEST_F(DiskStoreTest, AUmaskOf0777StillCaches) {
+  expect_success_in_child([&] {
+    const DiskStore deep(root() / "a" / "b");
+    ::umask(0777);
+    EXPECT_EQ(deep.store(key_, entry_of(10)).reason, "");
+    EXPECT_TRUE(deep.load(key_).entry.has_value());
+    EXPECT_EQ(mode_of(root()), 0700u);
+    EXPECT_EQ(mode_of(deep.root() / (key_.hex() + ".lzr")), 0644u);
+    fs::remove_all(root());
+  });
+}
+
+TEST_F(DiskStoreTest, ADirectoryThatAnotherUserMadeIsUsed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+  fs::create_directory(root());
+  ASSERT_EQ(::chown(root().c_str(), 12345, 12345), 0);
+  ASSERT_EQ(::chmod(root().c_str(), 0777), 0);
+  expect_success_in_child([&] {
+    EXPECT_EQ(store().store(key_, entry_of(10)).reason, "");
+    EXPECT_TRUE(store().load(key_).entry.has_value());
+  });
+}
+
+TEST_F(DiskStoreTest, StoreReplacesALinkAndLeavesItsTarget) {
+  const fs::path victim = directory_ / "victim";
+  std::ofstream(victim) << "text";
+  fs::create_directory(root());
+  fs::create_symlink(victim, path_of(key_));
+  put(key_);
+  EXPECT_TRUE(store().load(key_).entry.has_value());
+  EXPECT_EQ(fs::file_size(victim), 4u);
 }
 
 TEST_F(DiskStoreTest, StoreReplacesAGoodOrABadEntry) {
@@ -154,23 +189,31 @@ TEST_F(DiskStoreTest, RefusesLinksDirectoriesAndFifos) {
   const Key other = key_of("other");
   put(other);
   fs::create_symlink(path_of(other), path_of(key_));
-  expect_refused(key_, "a symbolic link, which is not followed");
+  expect_refused(key_, fmt::format("the symbolic link {0}.lzr of user {1} is not followed: set "
+                                   "LAZYROPE_CACHE_TRUST={1} if you trust its owner",
+                                   key_.hex(), ::geteuid()));
 
   fs::remove(path_of(key_));
   fs::create_directory(path_of(key_));
-  expect_refused(key_, "not a regular file");
+  expect_refused(key_, "a folder, not a regular file");
 
   fs::remove(path_of(key_));
   ASSERT_EQ(::mkfifo(path_of(key_).c_str(), 0600), 0);
-  expect_refused(key_, "not a regular file");
+  expect_refused(key_, "a FIFO, not a regular file");
+
+  fs::remove(path_of(key_));
+  ASSERT_EQ(::mknod(path_of(key_).c_str(), S_IFSOCK | 0600, 0), 0);
+  expect_refused(key_, "a socket, not a regular file");
 }
 
 TEST_F(DiskStoreTest, RefusesFilesThatOthersMayWrite) {
   put(key_);
   ::chmod(path_of(key_).c_str(), 0660);
-  expect_refused(key_, "other users may write it (mode 0660; needs go-w: chmod -R go-w)");
+  expect_refused(key_, fmt::format("group {0} may write it (mode 0660): run chmod -R go-w, or set "
+                                   "LAZYROPE_CACHE_TRUST=group:{0} if you trust the whole group",
+                                   ::getegid()));
   ::chmod(path_of(key_).c_str(), 0602);
-  expect_refused(key_, "other users may write it (mode 0602; needs go-w: chmod -R go-w)");
+  expect_refused(key_, "any user may write it (mode 0602): run chmod -R go-w");
   ::chmod(path_of(key_).c_str(), 0644);
   EXPECT_TRUE(store().load(key_).entry.has_value());
 }
@@ -179,7 +222,9 @@ TEST_F(DiskStoreTest, RefusesFilesOfAnotherUser) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   put(key_);
   ASSERT_EQ(::chown(path_of(key_).c_str(), 12345, 12345), 0);
-  expect_refused(key_, "owned by user 12345; only files of user 0 or root are trusted: chown them");
+  expect_refused(key_,
+                 "owned by user 12345; only files of user 0 or root are trusted: chown them, or "
+                 "set LAZYROPE_CACHE_TRUST=12345 if you trust their writers");
 }
 
 TEST_F(DiskStoreTest, TrustsFilesOfRoot) {

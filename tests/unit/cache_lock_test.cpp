@@ -270,7 +270,7 @@ TEST_F(CacheLockTest, AKilledWriterLeavesNoWrongEntry) {
     EXPECT_TRUE(is_one_whole_entry(*result.entry));
   }
   EXPECT_EQ(store().list().size(), 1u);
-  EXPECT_EQ(store().clear().entries, 1u);
+  EXPECT_EQ(store().clear().entries(), 1u);
   EXPECT_TRUE(fs::is_empty(root_));
 }
 

@@ -1,8 +1,11 @@
 // These tests cover the functions of DiskStore that list and remove entries.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -61,6 +64,23 @@ class CacheManageTest : public ::testing::Test {
     return root_ / name;
   }
 
+  std::ptrdiff_t number_of_files() const {
+    return std::distance(fs::directory_iterator(root_), {});
+  }
+
+  // Puts a link, a FIFO, a socket and a folder in the place of entries. Returns the link's target.
+  fs::path put_irregular() const {
+    const auto place = [&](const char* name) {
+      return root_ / (key_of("sm_90a", name).hex() + ".lzr");
+    };
+    const fs::path target = write("target");
+    fs::create_symlink(target, place("link"));
+    EXPECT_EQ(::mkfifo(place("fifo").c_str(), 0600), 0);
+    EXPECT_EQ(::mknod(place("socket").c_str(), S_IFSOCK | 0600, 0), 0);
+    fs::create_directory(place("folder"));
+    return target;
+  }
+
   const TemporaryDirectory directory_;
   const fs::path root_ = directory_.path();
   const Key a_ = key_of("sm_80");
@@ -110,10 +130,10 @@ TEST_F(CacheManageTest, CountsEntriesOnly) {
 TEST_F(CacheManageTest, PrunesTheLeastRecentlyUsed) {
   const auto oldest = put(a_, 3h);
   const auto all = oldest + put(b_, 1h) + put(c_, 2h);
-  EXPECT_EQ(store().prune(all).entries, 0u);
+  EXPECT_EQ(store().prune(all).entries(), 0u);
 
   const Removed removed = store().prune(all - 1);
-  EXPECT_EQ(removed.entries, 1u);
+  EXPECT_EQ(removed.entries(), 1u);
   EXPECT_EQ(removed.bytes, oldest);
   EXPECT_EQ(store().load(a_).miss_reason, "absent");
   EXPECT_EQ(store().size_bytes(), all - oldest);
@@ -123,7 +143,7 @@ TEST_F(CacheManageTest, ALoadSavesAnEntryFromPruning) {
   const auto bytes = put(a_, 3h);
   put(b_, 1h);
   ASSERT_TRUE(store().load(a_).entry.has_value());
-  EXPECT_EQ(store().prune(bytes + 10).entries, 1u);
+  EXPECT_EQ(store().prune(bytes + 10).entries(), 1u);
   EXPECT_TRUE(store().load(a_).entry.has_value());
   EXPECT_EQ(store().load(b_).miss_reason, "absent");
 }
@@ -136,7 +156,7 @@ TEST_F(CacheManageTest, PrunesLeftoversOfKilledProcesses) {
   const fs::path abandoned = write(b_.hex() + ".lock");
   const FileLock held = store().lock(c_, 1s);
 
-  EXPECT_EQ(store().prune(1 << 20).entries, 0u);
+  EXPECT_EQ(store().prune(1 << 20).entries(), 0u);
   EXPECT_FALSE(fs::exists(stale));
   EXPECT_TRUE(fs::exists(fresh));
   EXPECT_FALSE(fs::exists(abandoned));
@@ -151,9 +171,74 @@ TEST_F(CacheManageTest, ClearLeavesAnEmptyDirectory) {
   write(a_.hex() + ".AbC123.tmp");
   write(a_.hex() + ".lock");
   const Removed removed = store().clear();
-  EXPECT_EQ(removed.entries, 3u);
+  EXPECT_EQ(removed.entries(), 3u);
   EXPECT_LT(removed.bytes, bytes);
   EXPECT_TRUE(fs::is_empty(root_));
+}
+
+// A clock that was wrong leaves dates in the future, which never become old.
+TEST_F(CacheManageTest, PrunesLeftoversWithADateInTheFuture) {
+  put(a_, 1h);
+  const fs::path future = write(a_.hex() + ".AbC123.tmp");
+  set_age(future, -24h * 365);
+  store().prune(1 << 20);
+  EXPECT_FALSE(fs::exists(future));
+}
+
+TEST_F(CacheManageTest, ListsWhatIsNoRegularFileAsBad) {
+  put(a_, 1h);
+  put_irregular();
+  const auto listing = store().list();
+  EXPECT_EQ(listing.size(), 5u);
+  for (const ListedEntry& entry : listing) {
+    if (entry.key == a_.hex()) continue;
+    EXPECT_NE(entry.error, "");
+    EXPECT_EQ(entry.bytes, 0u);
+  }
+}
+
+TEST_F(CacheManageTest, RemovesWhatIsNoRegularFile) {
+  put(a_, 1h);
+  const fs::path victim = put_irregular();
+  fs::create_symlink(victim, root_ / (a_.hex() + ".lock"));
+  const Removed removed = store().remove_irregular();
+  EXPECT_EQ(removed.entries(), 4u);
+  EXPECT_TRUE(removed.remaining_folders.empty());
+  EXPECT_TRUE(fs::exists(victim));
+  EXPECT_EQ(number_of_files(), 2) << "an entry and the link's target";
+  EXPECT_TRUE(store().load(a_).entry.has_value());
+}
+
+TEST_F(CacheManageTest, ClearRemovesWhatIsNoRegularFile) {
+  const fs::path victim = put_irregular();
+  EXPECT_EQ(store().clear().entries(), 4u);
+  EXPECT_TRUE(fs::exists(victim));
+  EXPECT_EQ(number_of_files(), 1);
+}
+
+TEST_F(CacheManageTest, AFolderThatIsNotEmptyIsReportedAndKept) {
+  const fs::path folder = root_ / (a_.hex() + ".lzr");
+  fs::create_directory(folder);
+  std::ofstream(folder / "file") << "text";
+  for (const Removed& removed : {store().remove_irregular(), store().clear()}) {
+    EXPECT_EQ(removed.entries(), 0u);
+    EXPECT_EQ(removed.remaining_folders, Names{folder.native()});
+  }
+  EXPECT_TRUE(fs::exists(folder / "file"));
+}
+
+// A user may have forgotten LAZYROPE_CACHE_TRUST, and the engine prunes after each compilation.
+TEST_F(CacheManageTest, PruneLeavesWhatIsNoRegularFile) {
+  put_irregular();
+  EXPECT_EQ(store().prune(0).entries(), 0u);
+  EXPECT_EQ(number_of_files(), 5);
+}
+
+TEST_F(CacheManageTest, LinksThatAreFollowedStay) {
+  put_irregular();
+  const DiskStore follows(root_, FileTrust{.users = {::geteuid()}, .groups = {}});
+  EXPECT_EQ(follows.remove_irregular().entries(), 3u);
+  EXPECT_EQ(number_of_files(), 2) << "the link and its target";
 }
 
 TEST_F(CacheManageTest, ClearTouchesNothingElse) {
@@ -166,15 +251,10 @@ TEST_F(CacheManageTest, ClearTouchesNothingElse) {
   write(a_.hex() + ".lzr.bak");
   write("x" + a_.hex() + ".lzr");
   write(a_.hex() + ".toolong.tmp");
-  fs::create_symlink(kept, root_ / (b_.hex() + ".lzr"));
-  fs::create_symlink(kept, root_ / (b_.hex() + ".AbC123.tmp"));
-  fs::create_symlink(kept, root_ / (b_.hex() + ".lock"));
-  fs::create_directory(root_ / (c_.hex() + ".lzr"));
   fs::create_directory_symlink(outside, root_ / "link");
 
-  const auto number_of_files = [&] { return std::distance(fs::directory_iterator(root_), {}); };
   const auto before = number_of_files();
-  EXPECT_EQ(store().clear().entries, 0u);
+  EXPECT_EQ(store().clear().entries(), 0u);
   EXPECT_EQ(number_of_files(), before);
   EXPECT_TRUE(fs::exists(kept));
 }
@@ -185,7 +265,7 @@ TEST_F(CacheManageTest, ARootThatIsALinkIsFollowed) {
   const DiskStore linked(root_ / "link");
   EXPECT_EQ(linked.store(a_, Entry{}).reason, "");
   EXPECT_TRUE(linked.load(a_).entry.has_value());
-  EXPECT_EQ(linked.clear().entries, 1u);
+  EXPECT_EQ(linked.clear().entries(), 1u);
 }
 
 TEST_F(CacheManageTest, ADirectoryThatCannotBeListedIsAnError) {

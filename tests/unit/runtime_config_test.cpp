@@ -83,6 +83,7 @@ TEST(Config, CacheDirNoneMeansMemoryOnly) {
 TEST(Config, ReadsEveryVariable) {
   const Config config = read({{"LAZYROPE_CACHE_DIR", "/c"},
                               {"LAZYROPE_CACHE_MAX_BYTES", "512M"},
+                              {"LAZYROPE_CACHE_TRUST", "1000, root,group:0"},
                               {"LAZYROPE_POLICY", "cache_only"},
                               {"LAZYROPE_NVRTC", "/n/libnvrtc.so.13"},
                               {"LAZYROPE_CXX", "ccache g++-12"},
@@ -92,6 +93,7 @@ TEST(Config, ReadsEveryVariable) {
                               {"LAZYROPE_DUMP_DIR", "/d"}});
   EXPECT_EQ(config.cache_dir, "/c");
   EXPECT_EQ(config.cache_max_bytes, 512u << 20);
+  EXPECT_EQ(config.cache_trust.text(), "0,1000,group:0");
   EXPECT_EQ(config.policy, CachePolicy::kCacheOnly);
   EXPECT_EQ(config.nvrtc_path, "/n/libnvrtc.so.13");
   EXPECT_EQ(config.host_compiler, "ccache g++-12");
@@ -99,6 +101,14 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_TRUE(config.emulator_races);
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.dump_dir, "/d");
+}
+
+TEST(Config, TrustHasNoWordForEveryone) {
+  for (const char* text : {"any", "*", "group:", "group:any", "1000,", ",1000", "-1", "4294967295",
+                           "1000 1001", "group:-1", "user:1000"}) {
+    const std::string error = error_of({{"LAZYROPE_CACHE_TRUST", text}});
+    EXPECT_TRUE(says(error, {"LAZYROPE_CACHE_TRUST='", "is not allowed: give users and groups"}));
+  }
 }
 
 TEST(Config, ReadsByteCounts) {
@@ -136,7 +146,7 @@ TEST(Config, AnEmptyValueCountsAsNotSet) {
 
 TEST(Config, TheTableShowsTheValuesThatAreSet) {
   const auto rows = config_variables(lookup_in({{"LAZYROPE_LOG", "info"}, {"HOME", "/home/u"}}));
-  ASSERT_EQ(rows.size(), 9u);
+  ASSERT_EQ(rows.size(), 10u);
   for (const ConfigVariable& row : rows) {
     EXPECT_EQ(row.name.rfind("LAZYROPE_", 0), 0u) << row.name;
     EXPECT_FALSE(row.meaning.empty() || row.allowed.empty() || row.default_value.empty());
@@ -147,6 +157,7 @@ TEST(Config, TheTableShowsTheValuesThatAreSet) {
 TEST(Config, TheTablesDefaultsAreTheRealOnes) {
   const Config unset = read({});
   for (const ConfigVariable& row : config_variables(lookup_in({}))) {
+    if (row.name == "LAZYROPE_CACHE_TRUST") continue;  // no value means no one
     const Config set = read({{row.name, row.default_value}});
     if (row.name == "LAZYROPE_CACHE_MAX_BYTES") {
       EXPECT_EQ(set.cache_max_bytes, unset.cache_max_bytes);
