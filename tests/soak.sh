@@ -17,7 +17,7 @@ part() {  # part NAME COMMAND...
 }
 
 part mutants "$python" -m tests.mutation
-part cpp env LAZYROPE_SOAK=1 ctest --test-dir "$build" --output-on-failure -j"$(nproc)" -R 'Autotune|Compiles|ConfigFuzz'
+part cpp env LAZYROPE_SOAK=1 ctest --test-dir "$build" --output-on-failure -j"$(nproc)" -R 'Autotune|CacheDamage|Compiles|ConfigFuzz'
 part python "$python" -m pytest --soak --requests 10000 --numprocesses="$(nproc)" --dist=loadfile
 part random-steps "$python" -m pytest tests/python/test_attention.py tests/python/test_append.py --cases "${CASES:-200}" \
   --seed "${SEED:-$(date +%y%m%d)}" --numprocesses="$(nproc)" --dist=loadfile
