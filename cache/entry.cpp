@@ -9,13 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "cache/byte_io.h"
 #include "cache/error.h"
 #include "cache/sha256.h"
 
 namespace lazyrope {
 namespace {
 
-using Bytes = std::span<const std::byte>;
+using Bytes = ByteSpan;
 
 constexpr std::string_view kMagic = "LAZYROPE";
 constexpr std::uint32_t kFormat = 1;
@@ -33,36 +34,8 @@ struct Lengths {
   std::size_t file() const { return kHeaderBytes + fields + facts + payload; }
 };
 
-// Copies `bytes` to the front of `room`, and shrinks `room` to the rest.
-void put_bytes(std::span<std::byte>& room, Bytes bytes) {
-  std::ranges::copy(bytes, room.begin());
-  room = room.subspan(bytes.size());
-}
-
-template <class Unsigned>
-void put_integer(std::span<std::byte>& room, Unsigned value) {
-  std::array<std::byte, sizeof(value)> bytes;
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(value >> 8 * i & 0xff);
-  put_bytes(room, bytes);
-}
-
-template <class Unsigned>
-Unsigned read_integer(Bytes in) {
-  Unsigned value = 0;
-  for (std::size_t i = 0; i < sizeof(value); ++i) {
-    value |= std::to_integer<Unsigned>(in[i]) << 8 * i;
-  }
-  return value;
-}
-
-Bytes bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
-
 void check_facts(std::string_view facts) {
   if (!facts.empty() && !nlohmann::json::accept(facts)) throw CacheError("the facts are not JSON");
-}
-
-std::string_view text_of(Bytes bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 nlohmann::json parse_fields(Bytes bytes) {

@@ -29,6 +29,9 @@ Command render_command(CLI::App& root);
 Command compile_command(CLI::App& root);
 Command precompile_command(CLI::App& root);
 Command cache_command(CLI::App& root);
+Command pack_command(CLI::App& root);
+Command unpack_command(CLI::App& root);
+Command keygen_command(CLI::App& root);
 Command doctor_command(CLI::App& root);
 Command bench_command(CLI::App& root);
 

@@ -89,9 +89,7 @@ struct Options {
 };
 
 std::string fact(const ListedEntry& entry, const char* name) {
-  const Json facts = Json::parse(entry.facts, /*callback=*/nullptr, /*allow_exceptions=*/false);
-  const auto found = facts.find(name);
-  return found != facts.end() && found->is_string() ? found->get<std::string>() : "?";
+  return fact_text(entry.facts, name);
 }
 
 std::time_t seconds_of(std::chrono::system_clock::time_point time) {

@@ -94,11 +94,7 @@ const char* to_string(State state) {
 }
 
 Config config_of(const Options& options) {
-  if (options.out.empty()) throw UsageError("--out is missing: give the directory for the kernels");
-  if (options.out == "none")
-    throw UsageError(
-        "--out none: \"none\" stands for no cache; give ./none for a directory of that name");
-  Config config = config_with_cache(options.out);
+  Config config = config_with_out(options.out);
   config.cache_max_bytes = std::numeric_limits<std::uint64_t>::max();
   config.policy = CachePolicy::kJit;
   return config;

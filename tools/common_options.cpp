@@ -46,6 +46,14 @@ Config config_with_cache(const std::string& directory) {
   return config;
 }
 
+Config config_with_out(const std::string& directory) {
+  if (directory.empty()) throw UsageError("--out is missing: give the directory for the kernels");
+  if (directory == "none")
+    throw UsageError(
+        "--out none: \"none\" stands for no cache; give ./none for a directory of that name");
+  return config_with_cache(directory);
+}
+
 std::string arch_names() {
   std::vector<std::string> names;
   for (const Arch& arch : archs()) names.push_back(arch.name);

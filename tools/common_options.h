@@ -17,6 +17,9 @@ void add_cache_option(CLI::App& app, std::string& directory);
 // Python environment. A `directory` that is not empty replaces the value of LAZYROPE_CACHE_DIR.
 Config config_with_cache(const std::string& directory);
 
+// Returns the same with the directory of --out, which may not be empty. Throws UsageError.
+Config config_with_out(const std::string& directory);
+
 // Returns the names that --arch takes: "sm_80, sm_86, ...".
 std::string arch_names();
 

@@ -24,6 +24,12 @@ std::string json_text(const Json& json) {
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string fact_text(std::string_view facts, const char* name) {
+  const Json json = Json::parse(facts, /*callback=*/nullptr, /*allow_exceptions=*/false);
+  const auto found = json.find(name);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "?";
+}
+
 void print(std::string_view text) {
   const std::size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
   if (written != text.size() || std::fflush(stdout) != 0) cannot_write("to standard output");

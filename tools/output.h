@@ -14,6 +14,9 @@ using Json = nlohmann::ordered_json;
 // replaced.
 std::string json_text(const Json& json);
 
+// Returns the text of this name among the facts of a cache entry, or "?".
+std::string fact_text(std::string_view facts, const char* name);
+
 // Writes to standard output. Throws std::runtime_error if that fails.
 void print(std::string_view text);
 

@@ -31,6 +31,7 @@ find_missing() {
   need libgtest-dev has_header gtest/gtest.h
   need libcli11-dev has_header CLI/CLI.hpp
   need nlohmann-json3-dev has_header nlohmann/json.hpp
+  need libsodium-dev has_header sodium.h
   need libboost-context-dev has_header boost/context/fiber.hpp
   need python3 command -v "$python"
   need python3-venv "$python" -c 'import ensurepip, venv'

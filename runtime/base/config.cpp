@@ -122,6 +122,13 @@ constexpr Variable kVariables[] = {
      [](Config& config, const std::string& text) {
        return assign(config.policy, parse_enum(text, {CachePolicy::kJit, CachePolicy::kCacheOnly}));
      }},
+    {"LAZYROPE_TRUSTED_KEY", "the public keys, one of which must have signed a pack of kernels",
+     "a key that lazyrope keygen made, or the path of a file of such keys",
+     "any pack is unpacked, also an unsigned one",
+     [](Config& config, const std::string& text) {
+       config.trusted_key = text;
+       return true;
+     }},
     {"LAZYROPE_NVRTC", "the NVRTC library to compile with", "path of a libnvrtc.so",
      "searched for: see lazyrope doctor",
      [](Config& config, const std::string& text) {

@@ -43,7 +43,8 @@ struct Config {
   std::uint64_t cache_max_bytes = std::uint64_t{1} << 30;
   FileTrust cache_trust;  // the owners whose cache files are used; empty: this user and root
   CachePolicy policy = CachePolicy::kJit;
-  std::string nvrtc_path;  // the only libnvrtc to use; empty: NvrtcLocator searches
+  std::string trusted_key;  // the public key, or the file of such keys, that must sign packs
+  std::string nvrtc_path;   // the only libnvrtc to use; empty: NvrtcLocator searches
   std::vector<std::string> nvrtc_directories;  // searched for NVRTC; lib folders of Python packages
   std::optional<LogLevel> log_level = {};      // unset if LAZYROPE_LOG is not set
   std::string host_compiler = "c++";           // command, for the emulator

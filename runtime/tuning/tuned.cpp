@@ -59,17 +59,22 @@ void refuse_emulator(const Arch& arch) {
 }  // namespace
 
 Key tuning_key(const AttentionSpec& spec, const Device& device) {
+  return tuning_key(spec, device.arch(), device.name(), fmt::to_string(device.sm_count()));
+}
+
+Key tuning_key(const AttentionSpec& spec, const Arch& arch, std::string_view gpu,
+               std::string_view sm_count) {
   const KernelSpec kernel_spec = spec.kernel_spec();
-  const KernelConfig default_config = configs(kernel_spec, device.arch()).front();
+  const KernelConfig default_config = configs(kernel_spec, arch).front();
   std::string sources;
   for (const KernelKind kind :
        {KernelKind::kPlan, KernelKind::kAttendDecode, KernelKind::kAttendPrefill})
-    sources += render(kind, kernel_spec, default_config, device.arch()).source;
+    sources += render(kind, kernel_spec, default_config, arch).source;
   return KeyBuilder()
       .field("format", kTuningFormat)
-      .field("arch", device.arch().name)
-      .field("gpu", device.name())
-      .field("sm_count", fmt::to_string(device.sm_count()))
+      .field("arch", arch.name)
+      .field("gpu", gpu)
+      .field("sm_count", sm_count)
       .field("kv_heads", fmt::to_string(spec.num_kv_heads))
       .field("source", sources)
       .finish();

@@ -13,6 +13,8 @@ namespace lazyrope {
 // sources of the default kernels, so another version of lazyrope or another spec has another key.
 // The driver and the compiler are not in the key but in the record.
 Key tuning_key(const AttentionSpec& spec, const Device& device);
+Key tuning_key(const AttentionSpec& spec, const Arch& arch, std::string_view gpu,
+               std::string_view sm_count);
 
 // Returns the present GPU, which tuning measures on. Throws DriverError without a GPU, and
 // SpecError if `arch` is given and is not the GPU's.

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 def dependency_arguments() -> list[str]:
     """Returns the arguments of cmake that repeat the build tree's paths of other libraries."""
-    names = r"CMAKE_PREFIX_PATH|Python_EXECUTABLE|CudaHeaders_\w+|(fmt|nlohmann_json|Boost)_DIR"
+    names = r"CMAKE_PREFIX_PATH|Python_EXECUTABLE|CudaHeaders_\w+|Sodium_\w+|(fmt|nlohmann_json|Boost)_DIR"
     return [f"-D{line}" for line in (BUILD / "CMakeCache.txt").read_text().splitlines() if re.match(names, line)]
 
 

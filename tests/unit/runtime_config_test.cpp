@@ -85,6 +85,7 @@ TEST(Config, ReadsEveryVariable) {
                               {"LAZYROPE_CACHE_MAX_BYTES", "512M"},
                               {"LAZYROPE_CACHE_TRUST", "1000, root,group:0"},
                               {"LAZYROPE_POLICY", "cache_only"},
+                              {"LAZYROPE_TRUSTED_KEY", "/k.pub"},
                               {"LAZYROPE_NVRTC", "/n/libnvrtc.so.13"},
                               {"LAZYROPE_CXX", "ccache g++-12"},
                               {"LAZYROPE_EMULATOR_SEED", "17"},
@@ -95,6 +96,7 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config.cache_max_bytes, 512u << 20);
   EXPECT_EQ(config.cache_trust.text(), "0,1000,group:0");
   EXPECT_EQ(config.policy, CachePolicy::kCacheOnly);
+  EXPECT_EQ(config.trusted_key, "/k.pub");
   EXPECT_EQ(config.nvrtc_path, "/n/libnvrtc.so.13");
   EXPECT_EQ(config.host_compiler, "ccache g++-12");
   EXPECT_EQ(config.emulator_seed, 17u);

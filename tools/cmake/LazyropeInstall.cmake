@@ -13,4 +13,5 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lazyrope-config.cmake.in
 # A minor version may change the API before 1.0.
 write_basic_package_version_file(lazyrope-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/lazyrope-config.cmake ${PROJECT_BINARY_DIR}/lazyrope-config-version.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindSodium.cmake
         DESTINATION ${package_dir})
