@@ -10,12 +10,14 @@
 #include <exception>
 #include <iterator>
 #include <numeric>
+#include <ranges>
 #include <system_error>
 #include <tuple>
 #include <utility>
 
 #include "cache/error.h"
 #include "cache/file_io.h"
+#include "cache/pins.h"
 
 namespace lazyrope {
 namespace {
@@ -291,17 +293,25 @@ Removed DiskStore::clear() const {
   return removed;
 }
 
-Removed DiskStore::prune(std::uint64_t max_bytes) const {
+Removed DiskStore::prune(const PruneLimits& limits) const {
   remove_leftovers(files_in(root_), /*also_fresh=*/false);
-  auto entries = entries_in(root_);
+  std::vector<StoredFile> entries = entries_in(root_);
   std::erase_if(entries, [](const StoredFile& file) { return !file.is_regular(); });
+  const KeySet pinned = pinned_keys(root_);
   std::uint64_t bytes_left = total_bytes(entries);
   Removed removed;
-  for (; bytes_left > max_bytes; entries.pop_back()) {
-    remove(entries.back(), removed);
-    bytes_left -= entries.back().bytes;
+  for (const StoredFile& entry : std::views::reverse(entries)) {
+    if (bytes_left <= limits.max_bytes && entry.last_use >= limits.oldest_use) break;
+    if (pinned.contains(entry.key()) || limits.keep.contains(entry.key())) continue;
+    remove(entry, removed);
+    bytes_left -= entry.bytes;
   }
+  removed.excess_bytes = bytes_left - std::min(bytes_left, limits.max_bytes);
   return removed;
+}
+
+Removed DiskStore::prune(std::uint64_t max_bytes) const {
+  return prune(PruneLimits{.max_bytes = max_bytes});
 }
 
 Removed DiskStore::remove_irregular() const {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "cache/file_lock.h"
 #include "cache/file_trust.h"
 #include "cache/key.h"
+#include "cache/manifest.h"
 
 namespace lazyrope {
 
@@ -51,10 +53,20 @@ struct ListedEntry {
 struct Removed {
   std::vector<std::string> keys;
   std::uint64_t bytes = 0;
+  // The bytes by which entries that prune() must keep exceed its limit.
+  std::uint64_t excess_bytes = 0;
   // Folders that have the name of an entry, a temporary file or a lock, and are not empty.
   std::vector<std::string> remaining_folders;
 
   std::size_t entries() const { return keys.size(); }
+};
+
+// The limits of DiskStore::prune, and the entries that it leaves.
+struct PruneLimits {
+  std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max();
+  // Entries that were last used before this time are removed.
+  std::chrono::system_clock::time_point oldest_use = std::chrono::system_clock::time_point::min();
+  KeySet keep = {};  // these entries stay, as those of pins do (cache/pins.h)
 };
 
 // The stored entry that is most like a key, to explain a miss.
@@ -112,9 +124,12 @@ class DiskStore {
   // remove_irregular() removes. A `store` that is writing its temporary file then fails.
   Removed clear() const;
 
-  // Removes entries, the least recently used first, until at most `max_bytes` are left. Also
-  // removes leftovers of killed processes: lock files, and temporary files whose date is more than
-  // an hour from now, in the past or in the future. Leaves whatever is no regular file.
+  // Removes entries that were last used too long ago, and then the least recently used ones until
+  // at most `max_bytes` are left. Entries of pins stay, even if they exceed the limit. Also removes
+  // leftovers of killed processes: lock files, and temporary files whose date is more than an hour
+  // from now, in the past or in the future. Leaves whatever is no regular file. Throws CacheError,
+  // and removes no entry, if a pin cannot be read.
+  Removed prune(const PruneLimits& limits) const;
   Removed prune(std::uint64_t max_bytes) const;
 
   // Removes what has the name of an entry, a temporary file or a lock and is no regular file:

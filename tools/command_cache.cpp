@@ -19,6 +19,7 @@
 #include "runtime/base/table.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/tuning.h"
+#include "tools/cache_pins.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"
@@ -60,6 +61,8 @@ constexpr const char* kPruneFooter =
 removes temporary files that killed processes left, and links, FIFOs, sockets and empty folders with
 the name of an entry. It keeps links if LAZYROPE_CACHE_TRUST is set, because they are then used. It
 prints how many entries and bytes it removed, and how many bytes are left.
+With --older-than it first removes the entries that were not used for so long. Entries that
+--keep or a pin (`lazyrope cache pin`) names stay, even if they exceed SIZE; a message says so.
 --json prints an object: directory, removed {entries, bytes}, left_bytes, remaining_folders.
 Exit codes: 0 done, 1 failed or a folder with the name of an entry is not empty, 2 wrong usage.
 
@@ -86,6 +89,7 @@ struct Options {
   bool json = false;
   bool yes = false;
   std::string max_bytes;  // empty: the limit of LAZYROPE_CACHE_MAX_BYTES
+  KeepOptions keep;
 };
 
 std::string fact(const ListedEntry& entry, const char* name) {
@@ -210,7 +214,10 @@ std::uint64_t size_of(const std::string& text) {
 int prune(const Options& options, const Engine& engine) {
   const std::uint64_t max_bytes =
       options.max_bytes.empty() ? engine.config().cache_max_bytes : size_of(options.max_bytes);
-  Removed removed = engine.store().prune(max_bytes);
+  Removed removed = engine.store().prune(prune_limits(options.keep, max_bytes));
+  if (removed.excess_bytes > 0)
+    fmt::print(stderr, "lazyrope: entries that --keep or pins name exceed {} by {}\n",
+               size_text(max_bytes), size_text(removed.excess_bytes));
   Removed irregular = engine.store().remove_irregular();
   std::ranges::move(irregular.keys, std::back_inserter(removed.keys));
   removed.remaining_folders = std::move(irregular.remaining_folders);
@@ -258,12 +265,13 @@ Command cache_command(CLI::App& root) {
   const auto add = [&](const char* name, const char* meaning, const char* footer, Action action) {
     return leaf(*app, name, meaning, footer, *options, action);
   };
-  const std::vector<Command> leaves = {
+  std::vector<Command> leaves = {
       add("list", "Show every entry", kListFooter, list),
       add("verify", "Check every entry", kVerifyFooter, verify),
       add("prune", "Remove the least recently used entries", kPruneFooter, prune),
       add("clear", "Remove all entries", kClearFooter, clear),
       add("path", "Print the path of the directory", kPathFooter, path)};
+  std::ranges::move(pin_commands(*app), std::back_inserter(leaves));
   for (const char* name : {"list", "verify", "prune", "clear"})
     add_json_option(*app->get_subcommand(name), options->json);
   app->get_subcommand("prune")
@@ -271,6 +279,7 @@ Command cache_command(CLI::App& root) {
                    "Bytes that may stay; K, M, G and T are powers of 1024\n"
                    "(default: LAZYROPE_CACHE_MAX_BYTES)")
       ->option_text("SIZE");
+  add_keep_options(*app->get_subcommand("prune"), options->keep);
   app->get_subcommand("clear")->add_flag("--yes", options->yes,
                                          "Confirm that all entries are to be removed");
   return {app, [options, leaves] { return run_parsed(leaves); }};

@@ -27,6 +27,11 @@ void CacheBudget::note_use(const std::string& key, const std::string& kernel, st
 void CacheBudget::enforce(const DiskStore& store) {
   try {
     const Removed removed = store.prune(max_bytes_);
+    if (removed.excess_bytes > 0)
+      log_message(LogLevel::kWarning,
+                  "pinned kernels of the cache exceed LAZYROPE_CACHE_MAX_BYTES by {} bytes, so no "
+                  "other kernel is kept: raise it, or see `lazyrope cache unpin`",
+                  removed.excess_bytes);
     if (removed.entries() == 0) return;
     log_message(LogLevel::kInfo,
                 "removed {} of the cache's entries ({} bytes), to keep it within {} bytes",

@@ -1,10 +1,12 @@
-"""``lazyrope pack``, ``unpack`` and ``keygen``."""
+"""``lazyrope pack``, ``unpack`` and ``keygen``, and the pins of ``lazyrope cache``."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,7 +57,13 @@ def entry_names(cache: Path) -> set[str]:
     return {file.name for file in cache.glob("*.lzr")}
 
 
-@pytest.mark.parametrize("name", ["pack", "unpack", "keygen"])
+def age(cache: Path, days: float) -> None:
+    """Makes all entries seem last used so many days ago."""
+    for file in cache.glob("*.lzr"):
+        os.utime(file, (time.time() - days * 86400,) * 2)
+
+
+@pytest.mark.parametrize("name", ["pack", "unpack", "keygen", "cache pin", "cache unpin", "cache pins"])
 def test_every_subcommand_explains_itself(run, name):
     text = run(*name.split(), "--help").stdout
     assert f"Usage: lazyrope {name} [OPTIONS]" in text
@@ -257,3 +265,52 @@ class TestSignatures:
         found = json.loads(run("keygen", tmp_path / "k", "--json").stdout)
         assert found["public_key"] == Path(found["public_file"]).read_text().strip()
         assert Path(found["secret_file"]).read_text().strip() not in json.dumps(found)
+
+
+class TestPins:
+    def test_pinned_entries_are_never_pruned(self, run, compiled, pack, tmp_path):
+        cache = shutil.copytree(compiled, tmp_path / "cache")
+        one = tmp_path / "one.lzp"
+        run("pack", "--cache", cache, "--arch", "sm_80", "--out", one)
+        found = json.loads(run("cache", "pin", "production", one, "--cache", cache, "--json").stdout)["pins"]
+        assert [(pin["name"], pin["entries"], pin["present"]) for pin in found] == [("production", KERNELS, KERNELS)]
+        result = run("cache", "prune", "--cache", cache, "--max-bytes", 1)
+        assert f"removed {KERNELS} entries" in result.stdout
+        assert "exceed 1 B by" in result.stderr
+        assert len(entry_names(cache)) == KERNELS
+        assert "production" in run("cache", "pins", "--cache", cache).stdout
+        run("cache", "unpin", "production", "--cache", cache)
+        assert "no pin 'production'" in run("cache", "unpin", "production", "--cache", cache, code=1).stderr
+        run("cache", "prune", "--cache", cache, "--max-bytes", 1)
+        assert entry_names(cache) == set()
+
+    def test_prune_by_age_keeps_what_a_file_names(self, run, compiled, tmp_path):
+        cache = shutil.copytree(compiled, tmp_path / "cache")
+        keep = tmp_path / "keep.json"
+        listed = json.loads(run("cache", "list", "--cache", cache, "--json").stdout)
+        kept = listed["entries"][:3]
+        keep.write_text(json.dumps(listed | {"entries": kept}))
+        age(cache, days=29)
+        assert "removed 0 entries" in run("cache", "prune", "--cache", cache, "--older-than", "30d").stdout
+        age(cache, days=31)
+        text = run("cache", "prune", "--cache", cache, "--older-than", "30d", "--keep", keep).stdout
+        assert f"removed {2 * KERNELS - 3} entries" in text
+        assert entry_names(cache) == {entry["key"] + ".lzr" for entry in kept}
+        run("cache", "prune", "--cache", cache, "--older-than", "4w")
+        assert entry_names(cache) == set()
+
+    @pytest.mark.parametrize("text", ["30", "d", "-1d", "1.5d", "30m", "1000000d", "99999999999999999999d"])
+    def test_a_bad_age_is_refused(self, run, text):
+        assert f"--older-than = {text}; it must be" in run("cache", "prune", f"--older-than={text}", code=2).stderr
+
+    def test_files_that_name_no_entries_are_refused(self, run, compiled, tmp_path):
+        bad = tmp_path / "bad.json"
+        bad.write_text('{"entries": [{"key": "../../x"}]}')
+        before = entry_names(compiled)
+        for arguments in (["prune", "--max-bytes", "1", "--keep", bad], ["pin", "x", bad]):
+            refused = run("cache", *arguments, "--cache", compiled, code=1).stderr
+            assert f"{bad} is neither a pack nor a manifest" in refused
+        assert entry_names(compiled) == before
+        assert "the name of a pin has" in run("cache", "unpin", "../x", code=1).stderr
+        assert "NAME is missing" in run("cache", "pin", code=2).stderr
+        assert "FILE is missing" in run("cache", "pin", "x", code=2).stderr

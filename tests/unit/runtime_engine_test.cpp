@@ -11,6 +11,7 @@
 
 #include "cache/error.h"
 #include "cache/file_lock.h"
+#include "cache/pins.h"
 #include "runtime/base/error.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/kernel_set.h"
@@ -366,6 +367,19 @@ TEST_F(EngineTest, EntriesBeyondTheLimitAreRemovedAndLogged) {
   EXPECT_EQ(logged("warning: the cache's limit is too small: LAZYROPE_CACHE_MAX_BYTES=1, "), 1)
       << log_.text();
   EXPECT_EQ(logged("info: removed 1 of the cache's entries"), 1) << log_.text();
+}
+
+TEST_F(EngineTest, PinnedEntriesBeyondTheLimitStayAndAreLogged) {
+  Config small = config();
+  Engine first(small);
+  get(first);
+  write_pin(directory_.path(), {"all", {entries().at(0).stem().string()}});
+  small.cache_max_bytes = 1;
+  Engine engine(small);
+  get(engine, {tiny("2")});
+  EXPECT_EQ(entries().size(), 1u);
+  EXPECT_EQ(logged("warning: pinned kernels of the cache exceed LAZYROPE_CACHE_MAX_BYTES by"), 1)
+      << log_.text();
 }
 
 TEST_F(EngineTest, WithinTheLimitNothingIsRemoved) {

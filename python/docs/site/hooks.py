@@ -33,7 +33,7 @@ log = logging.getLogger("mkdocs.hooks.lazyrope")
 # Pages that `tools/docs_pages.py` writes from the code and from tests/gpu/results. Without them the site says so.
 WRITTEN_BY_SCRIPT = ("reference/environment.md", "reference/supported.md", "results/index.md")
 COMMANDS = ("render", "compile", "precompile", "pack", "unpack", "keygen", "autotune", "profile", "cache", "doctor")
-CACHE_COMMANDS = ("list", "verify", "prune", "clear", "path")
+CACHE_COMMANDS = ("list", "verify", "prune", "pin", "unpin", "pins", "clear", "path")
 MARKER = r"^<!-- {} -->$"
 
 
