@@ -297,7 +297,7 @@ Removed DiskStore::prune(const PruneLimits& limits) const {
   remove_leftovers(files_in(root_), /*also_fresh=*/false);
   std::vector<StoredFile> entries = entries_in(root_);
   std::erase_if(entries, [](const StoredFile& file) { return !file.is_regular(); });
-  const KeySet pinned = pinned_keys(root_);
+  const KeySet pinned = pinned_keys(root_, trust_);
   std::uint64_t bytes_left = total_bytes(entries);
   Removed removed;
   for (const StoredFile& entry : std::views::reverse(entries)) {

@@ -90,6 +90,7 @@ class DiskStore {
   explicit DiskStore(std::filesystem::path root, FileTrust trust = {});
 
   const std::filesystem::path& root() const { return root_; }
+  const FileTrust& trust() const { return trust_; }
 
   // Reads and verifies the entry of `key`. A hit also makes it the most recently used entry.
   LoadResult load(const Key& key) const;

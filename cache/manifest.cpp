@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kFormat = "lazyrope pack 1";
+constexpr const char* kManifestFormat = "lazyrope pack 1";
 
 [[noreturn]] void refuse(std::string_view problem) {
   throw CacheError(fmt::format("bad manifest: {}", problem));
@@ -61,7 +61,7 @@ std::string encode_manifest(const std::vector<ManifestEntry>& entries) {
   Json list = Json::array();
   for (const ManifestEntry& entry : entries)
     list.push_back({{"key", entry.key}, {"bytes", entry.bytes}, {"sha256", entry.sha256}});
-  std::string text = Json{{"format", kFormat}, {"entries", std::move(list)}}.dump();
+  std::string text = Json{{"format", kManifestFormat}, {"entries", std::move(list)}}.dump();
   if (text.size() > kMaxManifestBytes)
     throw CacheError(
         fmt::format("the manifest of {} entries has {} bytes; at most {} are allowed: make "

@@ -15,14 +15,14 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::string_view kMagic = "LAZYPACK";
-constexpr std::uint32_t kFormat = 1;
-constexpr std::size_t kFormatAt = 8;
+constexpr std::string_view kPackMagic = "LAZYPACK";
+constexpr std::uint32_t kPackFormat = 1;
+constexpr std::size_t kPackFormatAt = 8;
 constexpr std::size_t kSignerAt = 12;
 constexpr std::size_t kSignatureAt = 44;
 constexpr std::size_t kDigestAt = 108;
 constexpr std::size_t kLengthAt = 140;
-constexpr std::size_t kHeaderBytes = 148;
+constexpr std::size_t kPackHeaderBytes = 148;
 
 struct Header {
   PublicKey signer;
@@ -40,24 +40,24 @@ void read_array(ByteSpan in, Array& array) {
 }
 
 bool is_pack(const GivenFile& file) {
-  return file.size() >= kMagic.size() && text_of(file.read(0, kMagic.size())) == kMagic;
+  return file.size() >= kPackMagic.size() && text_of(file.read(0, kPackMagic.size())) == kPackMagic;
 }
 
 void check_kind(const GivenFile& file) {
   if (!is_pack(file)) throw CacheError("not a pack of lazyrope");
-  if (file.size() < kHeaderBytes)
+  if (file.size() < kPackHeaderBytes)
     throw CacheError(
-        fmt::format("truncated: {} bytes; the header alone has {}", file.size(), kHeaderBytes));
+        fmt::format("truncated: {} bytes; the header alone has {}", file.size(), kPackHeaderBytes));
 }
 
 Header read_header(const GivenFile& file) {
   check_kind(file);
-  const std::vector<std::byte> bytes = file.read(0, kHeaderBytes);
+  const std::vector<std::byte> bytes = file.read(0, kPackHeaderBytes);
   const ByteSpan header(bytes);
-  const auto format = read_integer<std::uint32_t>(header.subspan(kFormatAt));
-  if (format != kFormat)
-    throw CacheError(
-        fmt::format("pack format {}; this version of lazyrope reads format {}", format, kFormat));
+  const auto format = read_integer<std::uint32_t>(header.subspan(kPackFormatAt));
+  if (format != kPackFormat)
+    throw CacheError(fmt::format("pack format {}; this version of lazyrope reads format {}", format,
+                                 kPackFormat));
   Header result;
   read_array(header.subspan(kSignerAt), result.signer.bytes);
   read_array(header.subspan(kSignatureAt), result.signature);
@@ -71,10 +71,10 @@ Header read_header(const GivenFile& file) {
 }
 
 std::vector<std::byte> read_manifest(const GivenFile& file, const Header& header) {
-  if (file.size() < kHeaderBytes + header.manifest_bytes)
+  if (file.size() < kPackHeaderBytes + header.manifest_bytes)
     throw CacheError(fmt::format("truncated: {} bytes; header and manifest have {}", file.size(),
-                                 kHeaderBytes + header.manifest_bytes));
-  std::vector<std::byte> manifest = file.read(kHeaderBytes, header.manifest_bytes);
+                                 kPackHeaderBytes + header.manifest_bytes));
+  std::vector<std::byte> manifest = file.read(kPackHeaderBytes, header.manifest_bytes);
   if (sha256(manifest) != header.digest) throw CacheError("checksum mismatch of the manifest");
   return manifest;
 }
@@ -119,10 +119,10 @@ std::vector<std::byte> PackWriter::finish(const std::optional<SecretKey>& signer
   const ByteSpan manifest = bytes_of(text);
   const PublicKey public_key = signer ? public_key_of(*signer) : PublicKey{};
   const Signature signature = signer ? sign(*signer, manifest) : Signature{};
-  std::vector<std::byte> pack(kHeaderBytes + manifest.size() + total);
+  std::vector<std::byte> pack(kPackHeaderBytes + manifest.size() + total);
   std::span<std::byte> room(pack);
-  put_bytes(room, bytes_of(kMagic));
-  put_integer(room, kFormat);
+  put_bytes(room, bytes_of(kPackMagic));
+  put_integer(room, kPackFormat);
   put_bytes(room, std::as_bytes(std::span(public_key.bytes)));
   put_bytes(room, std::as_bytes(std::span(signature)));
   const Sha256Digest digest = sha256(manifest);
@@ -149,7 +149,7 @@ Pack::Pack(GivenFile file, const std::vector<PublicKey>& trusted) : file_(std::m
   check_signature(header, manifest, trusted);
   if (header.is_signed()) signer_ = header.signer;
   manifest_ = decode_manifest(text_of(manifest));
-  std::uint64_t end = kHeaderBytes + manifest.size();
+  std::uint64_t end = kPackHeaderBytes + manifest.size();
   for (const ManifestEntry& entry : manifest_) {
     offsets_.push_back(end);
     end += entry.bytes;

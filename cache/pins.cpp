@@ -20,27 +20,27 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFolder = "pins";
 constexpr const char* kExtension = ".json";
-constexpr std::size_t kLongestName = 64;
+constexpr std::size_t kLongestPinName = 64;
 
-bool is_name_character(char c) {
+bool is_pin_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
          c == '-' || c == '.';
 }
 
 fs::path path_of(const fs::path& root, std::string_view name) {
   if (root.empty()) throw CacheError("no cache directory is set");
-  if (name.empty() || name.size() > kLongestName || name.front() == '.' ||
-      !std::ranges::all_of(name, is_name_character))
+  if (name.empty() || name.size() > kLongestPinName || name.front() == '.' ||
+      !std::ranges::all_of(name, is_pin_character))
     throw CacheError(
         fmt::format("the name of a pin has 1 to {} characters out of a-z, A-Z, 0-9, '_', '-' and "
                     "'.', and does not begin with '.'; '{}' is none",
-                    kLongestName, name));
+                    kLongestPinName, name));
   return root / kFolder / fmt::format("{}{}", name, kExtension);
 }
 
-Pin read_pin(const fs::path& path) {
+Pin read_pin(const fs::path& path, const FileTrust& trust) {
   try {
-    const auto bytes = read_trusted_file(path, kMaxManifestBytes);
+    const auto bytes = read_trusted_file(path, kMaxManifestBytes, trust);
     return {path.stem().string(), bytes ? keys_in_manifest(text_of(*bytes)) : KeySet{}};
   } catch (const CacheError& error) {
     throw CacheError(fmt::format("the pin {} cannot be used, so nothing is removed: {}",
@@ -63,15 +63,15 @@ std::vector<fs::path> pin_files_in(const fs::path& root) {
 
 }  // namespace
 
-std::vector<Pin> pins_in(const fs::path& root) {
+std::vector<Pin> pins_in(const fs::path& root, const FileTrust& trust) {
   std::vector<Pin> pins;
-  for (const fs::path& file : pin_files_in(root)) pins.push_back(read_pin(file));
+  for (const fs::path& file : pin_files_in(root)) pins.push_back(read_pin(file, trust));
   return pins;
 }
 
-KeySet pinned_keys(const fs::path& root) {
+KeySet pinned_keys(const fs::path& root, const FileTrust& trust) {
   KeySet keys;
-  for (Pin& pin : pins_in(root)) keys.merge(pin.keys);
+  for (Pin& pin : pins_in(root, trust)) keys.merge(pin.keys);
   return keys;
 }
 

@@ -83,7 +83,7 @@ std::optional<std::chrono::hours> parse_age(std::string_view text) {
 std::vector<PinRow> rows_of(const DiskStore& store) {
   const std::vector<ListedEntry> entries = store.list();
   std::vector<PinRow> rows;
-  for (const Pin& pin : pins_in(store.root())) {
+  for (const Pin& pin : pins_in(store.root(), store.trust())) {
     PinRow row{pin.name, pin.keys.size()};
     for (const ListedEntry& entry : entries) {
       if (!pin.keys.contains(entry.key)) continue;

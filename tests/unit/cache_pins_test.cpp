@@ -46,11 +46,11 @@ TEST_F(CachePinsTest, PruningLeavesPinnedEntriesHoweverOld) {
   write_pin(root_, {"test", {c_.hex(), std::string(64, 'f')}});
   const Removed removed =
       store_.prune({.max_bytes = 1, .oldest_use = std::chrono::system_clock::now()});
-  EXPECT_EQ(removed.entries, 1u);
+  EXPECT_EQ(removed.entries(), 1u);
   EXPECT_EQ(removed.excess_bytes, bytes - 1);
   EXPECT_TRUE(has(a_) && has(c_) && !has(b_));
   remove_pin(root_, "production");
-  EXPECT_EQ(store_.prune(1).entries, 1u);
+  EXPECT_EQ(store_.prune(1).entries(), 1u);
   EXPECT_TRUE(!has(a_) && has(c_));
 }
 
@@ -59,9 +59,9 @@ TEST_F(CachePinsTest, PruningByAgeLeavesWhatWasUsedSince) {
   put(b_, 10h);
   put(c_, 20h);
   const auto now = std::chrono::system_clock::now();
-  EXPECT_EQ(store_.prune({.oldest_use = now - 40h}).entries, 0u);
+  EXPECT_EQ(store_.prune({.oldest_use = now - 40h}).entries(), 0u);
   const Removed removed = store_.prune({.oldest_use = now - 15h, .keep = {c_.hex()}});
-  EXPECT_EQ(removed.entries, 1u);
+  EXPECT_EQ(removed.entries(), 1u);
   EXPECT_EQ(removed.excess_bytes, 0u);
   EXPECT_TRUE(!has(a_) && has(b_) && has(c_));
 }
@@ -82,7 +82,7 @@ TEST_F(CachePinsTest, APinThatCannotBeReadStopsPruning) {
   fs::permissions(pin, fs::perms::others_write, fs::perm_options::add);
   EXPECT_TRUE(throws<CacheError>([&] { (void)store_.prune(0); }, {"other users may write it"}));
   fs::remove(pin);
-  EXPECT_EQ(store_.prune(0).entries, 1u);
+  EXPECT_EQ(store_.prune(0).entries(), 1u);
 }
 
 TEST_F(CachePinsTest, PinsAreListedAndReplaced) {
