@@ -54,10 +54,14 @@ bool is_every_arch(const std::vector<std::string>& names) {
   return names.empty() || names == std::vector<std::string>{kAllArchs};
 }
 
-std::set<std::string> archs_in(const Listing& entries) {
+// Returns the archs of the entries, without those that this version does not know.
+std::vector<std::string> archs_in(const Listing& entries) {
   std::set<std::string> names;
   for (const ListedEntry& entry : entries) names.insert(fact_text(entry.facts, "arch"));
-  return names;
+  std::vector<std::string> known;
+  for (const Arch& arch : archs())
+    if (names.contains(arch.name)) known.push_back(arch.name);
+  return known;
 }
 
 // Returns the records in the cache of the selected attentions and archs, which may be of several
@@ -87,10 +91,8 @@ std::vector<TunedSet> tuned_sets(const Listing& entries, const KernelOptions& op
 
 std::set<std::string> keys_of_models(Engine& engine, const Listing& entries,
                                      KernelOptions options) {
-  if (options.archs.empty()) {
-    const std::set<std::string> archs = archs_in(entries);
-    options.archs.assign(archs.begin(), archs.end());
-  }
+  if (options.archs.empty()) options.archs = archs_in(entries);
+  if (options.archs.empty()) return {};
   std::vector<KernelSetRequest> sets = kernel_sets_of(options);
   if (is_every_arch(options.archs)) {
     options.archs.clear();

@@ -135,6 +135,7 @@ class TestPack:
             (["--out", "x", "--arch", "sm_1"], 2, "--arch: "),
             (["--out", "x", "--cache", "none"], 2, "there is no cache to pack"),
             (["--out", "x"], 1, "has no entry to pack"),
+            (["--out", "x", *SPEC], 1, "has no entry to pack"),
             (["--out", "x", "--key", "absent"], 1, "has no entry to pack"),
         ],
     )
