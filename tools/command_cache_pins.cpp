@@ -180,8 +180,8 @@ std::vector<Command> pin_commands(CLI::App& cache) {
       leaf(cache, "unpin", "Remove a pin", kUnpinFooter, options, unpin),
       leaf(cache, "pins", "Show every pin", kPinsFooter, options,
            [](const Options&, const DiskStore&) {})};
-  for (const std::size_t named : {0, 1})
-    commands[named].app->add_option("NAME", options->name, "Name of the pin");
+  for (CLI::App* const app : {commands[0].app, commands[1].app})
+    app->add_option("NAME", options->name, "Name of the pin");
   commands[0].app->add_option("FILE", options->file, "A pack or a manifest");
   return commands;
 }
