@@ -27,12 +27,12 @@ using std::chrono::system_clock;
 
 constexpr std::size_t kKeyCharacters = 64;
 constexpr std::size_t kStartOfFileBytes = 16 << 10;
-constexpr std::chrono::hours kTemporaryFileIsStale{1};
+constexpr std::chrono::hours kLeftoverIsStale{1};
 constexpr char kEntryExtension[] = ".lzr";
 constexpr char kLockExtension[] = ".lock";
 constexpr char kNoRoot[] = "no cache directory is set";
 
-enum class Kind { kEntry, kTemporary, kLock };
+enum class Kind { kEntry, kTemporary, kLock, kClaim };
 
 struct StoredFile {
   fs::path path;
@@ -45,12 +45,14 @@ struct StoredFile {
   std::string key() const { return path.filename().native().substr(0, kKeyCharacters); }
 };
 
-// Names are "<key>.lzr", "<key>.lock", or "<key>.XXXXXX.tmp" as publish_file makes it.
+// Names are "<key>.lzr", "<key>.lock", "<key>.claim", or "<key>.XXXXXX.tmp" as publish_file makes
+// it.
 std::optional<Kind> kind_of(const std::string& name) {
   if (!is_key_hex(std::string_view(name).substr(0, kKeyCharacters))) return std::nullopt;
   const std::string_view rest = std::string_view(name).substr(kKeyCharacters);
   if (rest == kEntryExtension) return Kind::kEntry;
   if (rest == kLockExtension) return Kind::kLock;
+  if (rest == kClaimExtension) return Kind::kClaim;
   if (rest.size() == 11 && rest.starts_with('.') && rest.ends_with(".tmp")) return Kind::kTemporary;
   return std::nullopt;
 }
@@ -130,14 +132,15 @@ void remove_unheld_lock(const fs::path& path) {
 // A date in the future comes from a clock that was wrong, here or on a file server.
 bool is_stale(const StoredFile& file) {
   const auto age = system_clock::now() - file.last_use;
-  return age > kTemporaryFileIsStale || age < -kTemporaryFileIsStale;
+  return age > kLeftoverIsStale || age < -kLeftoverIsStale;
 }
 
 void remove_leftovers(const std::vector<StoredFile>& files, bool also_fresh) {
   for (const StoredFile& file : files) {
     if (!file.is_regular()) continue;
     if (file.kind == Kind::kLock) remove_unheld_lock(file.path);
-    if (file.kind == Kind::kTemporary && (also_fresh || is_stale(file))) remove_file(file.path);
+    const bool has_age = file.kind == Kind::kTemporary || file.kind == Kind::kClaim;
+    if (has_age && (also_fresh || is_stale(file))) remove_file(file.path);
   }
 }
 
@@ -192,8 +195,8 @@ std::optional<Nearest> nearest_in(const fs::path& root, const Key& key, const Fi
 
 }  // namespace
 
-DiskStore::DiskStore(fs::path root, FileTrust trust)
-    : root_(std::move(root)), trust_(std::move(trust)) {
+DiskStore::DiskStore(fs::path root, FileTrust trust, FlockFunction flock_function)
+    : root_(std::move(root)), trust_(std::move(trust)), flock_(flock_function) {
   std::error_code no_working_directory;
   auto absolute = fs::absolute(root_, no_working_directory);
   if (!root_.empty() && !no_working_directory) root_ = std::move(absolute);
@@ -255,14 +258,14 @@ void DiskStore::check_writable() const {
 }
 
 FileLock DiskStore::lock(const Key& key, std::chrono::milliseconds timeout,
-                         const std::function<void()>& on_pause) const {
+                         const OnPause& on_pause) const {
   if (root_.empty()) return FileLock::not_held(kNoRoot);
   try {
     create_own_directories(root_);
   } catch (const CacheError& error) {
     return FileLock::not_held(error.what());
   }
-  return FileLock::acquire(path_of(key.hex(), kLockExtension), timeout, on_pause);
+  return FileLock::acquire(path_of(key.hex(), kLockExtension), timeout, on_pause, flock_);
 }
 
 std::optional<Nearest> DiskStore::nearest(const Key& key) const {

@@ -86,8 +86,9 @@ struct Nearest {
 class DiskStore {
  public:
   // Touches nothing on disk: directories are made when they are first needed. A store with an empty
-  // root stores nothing.
-  explicit DiskStore(std::filesystem::path root, FileTrust trust = {});
+  // root stores nothing. Tests replace flock().
+  explicit DiskStore(std::filesystem::path root, FileTrust trust = {},
+                     FlockFunction flock_function = &::flock);
 
   const std::filesystem::path& root() const { return root_; }
   const FileTrust& trust() const { return trust_; }
@@ -102,10 +103,9 @@ class DiskStore {
   void check_writable() const;
 
   // Locks `key`, so that one process compiles it and the others wait. On a miss the caller takes
-  // the lock, loads again, and only then compiles and stores. `on_pause` is as in
-  // FileLock::acquire.
+  // the lock, loads again, and only then compiles and stores. See FileLock::acquire.
   FileLock lock(const Key& key, std::chrono::milliseconds timeout,
-                const std::function<void()>& on_pause = {}) const;
+                const OnPause& on_pause = {}) const;
 
   // Returns the entry whose key differs from `key` in the fewest fields, the most recently used one
   // among equals. It skips the entry of `key` itself, and returns nullopt when there is no other.
@@ -127,8 +127,8 @@ class DiskStore {
 
   // Removes entries that were last used too long ago, and then the least recently used ones until
   // at most `max_bytes` are left. Entries of pins stay, even if they exceed the limit. Also removes
-  // leftovers of killed processes: lock files, and temporary files whose date is more than an hour
-  // from now, in the past or in the future. Leaves whatever is no regular file. Throws CacheError,
+  // leftovers of killed processes: lock files, and temporary files and claims whose date is more
+  // than an hour from now, in the past or in the future. Leaves whatever is no regular file. Throws CacheError,
   // and removes no entry, if a pin cannot be read.
   Removed prune(const PruneLimits& limits) const;
   Removed prune(std::uint64_t max_bytes) const;
@@ -146,6 +146,7 @@ class DiskStore {
 
   std::filesystem::path root_;
   FileTrust trust_;
+  FlockFunction flock_;
 };
 
 }  // namespace lazyrope

@@ -109,11 +109,12 @@ Sha256Digest hash(std::span<const std::byte> data, Sha256AbsorbBlocks absorb) {
   return digest_of(state);
 }
 
+const Sha256AbsorbBlocks kInstructions = sha256_x86_instructions();  // null: the CPU has none
+
 }  // namespace
 
 Sha256Digest sha256(std::span<const std::byte> data) {
-  static const Sha256AbsorbBlocks instructions = sha256_x86_instructions();
-  return hash(data, instructions != nullptr ? instructions : absorb_blocks);
+  return hash(data, kInstructions != nullptr ? kInstructions : absorb_blocks);
 }
 
 Sha256Digest sha256_portable(std::span<const std::byte> data) { return hash(data, absorb_blocks); }

@@ -51,6 +51,10 @@ const std::vector<Arch>& archs() {
   return rows;
 }
 
+// The first call is made when the library is loaded: a child that is forked during a later first
+// call would wait for it for ever.
+[[maybe_unused]] const std::vector<Arch>& kArchs = archs();
+
 const Arch& find_arch(std::string_view name) {
   for (const Arch& arch : archs())
     if (arch.name == name) return arch;

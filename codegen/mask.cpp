@@ -19,6 +19,10 @@ Registry<MaskVariant>& mask_registry() {
   return instance;
 }
 
+// The first call is made when the library is loaded: a child that is forked during a later first
+// call would wait for it for ever.
+[[maybe_unused]] const Registry<MaskVariant>& kMasks = mask_registry();
+
 }  // namespace
 
 std::vector<MaskVariant> mask_variants() { return mask_registry().rows(); }

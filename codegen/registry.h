@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +11,7 @@
 
 #include "codegen/error.h"
 #include "codegen/parameter.h"
+#include "codegen/versions.h"
 
 namespace lazyrope {
 
@@ -24,16 +24,13 @@ class Registry {
   Registry(std::string what, std::vector<Row> rows)
       : what_(std::move(what)), rows_(std::move(rows)) {}
 
-  std::vector<Row> rows() const {
-    const std::lock_guard lock(mutex_);
-    return rows_;
-  }
+  std::vector<Row> rows() const { return rows_.latest(); }
 
   // Returns the row with this name. Throws SpecError, which lists the known names, if there is
   // none.
   Row find(std::string_view name) const {
     std::vector<std::string> names;
-    for (const Row& row : rows()) {
+    for (const Row& row : rows_.latest()) {
       if (row.name == name) return row;
       names.push_back(row.name);
     }
@@ -42,19 +39,19 @@ class Registry {
   }
 
   // Throws SpecError if the name is taken.
-  void add(Row added) {
-    const std::lock_guard lock(mutex_);
-    for (const Row& row : rows_)
-      if (row.name == added.name)
-        throw SpecError(
-            fmt::format("{} \"{}\" exists already; choose another name", what_, added.name));
-    rows_.push_back(std::move(added));
+  void add(const Row& added) {
+    rows_.change([&](std::vector<Row>& rows) {
+      for (const Row& row : rows)
+        if (row.name == added.name)
+          throw SpecError(
+              fmt::format("{} \"{}\" exists already; choose another name", what_, added.name));
+      rows.push_back(added);
+    });
   }
 
  private:
   std::string what_;
-  mutable std::mutex mutex_;
-  std::vector<Row> rows_;
+  Versions<std::vector<Row>> rows_;
 };
 
 // Throws SpecError, which names the parameter of `row` that is missing, out of range or unknown.

@@ -209,6 +209,10 @@ Registry<RopeVariant>& rope_registry() {
   return instance;
 }
 
+// The first call is made when the library is loaded: a child that is forked during a later first
+// call would wait for it for ever.
+[[maybe_unused]] const Registry<RopeVariant>& kRopes = rope_registry();
+
 }  // namespace
 
 std::vector<RopeVariant> rope_variants() { return rope_registry().rows(); }

@@ -2,34 +2,40 @@
 
 #include <fmt/format.h>
 
-#include <mutex>
+#include <memory>
 #include <set>
 #include <sstream>
 
 #include "codegen/error.h"
+#include "codegen/versions.h"
 
 namespace lazyrope {
 namespace {
 
-struct Files {
-  std::mutex mutex;
-  std::map<std::string, std::string, std::less<>> text;
+// The texts by path. Versions of the map share the texts.
+using Files = std::map<std::string, std::shared_ptr<const std::string>, std::less<>>;
 
-  Files() {
-    for (TemplateFile& file : embedded_templates()) text.emplace(file.path, std::move(file.text));
-  }
-};
+void add_file(Files& files, TemplateFile file) {
+  files.emplace(std::move(file.path), std::make_shared<const std::string>(std::move(file.text)));
+}
 
-Files& files() {
-  static Files instance;
+Versions<Files>& files() {
+  static Versions<Files> instance([] {
+    Files embedded;
+    for (TemplateFile& file : embedded_templates()) add_file(embedded, std::move(file));
+    return embedded;
+  }());
   return instance;
 }
 
-// Texts are never removed or changed, so the pointer stays valid without the lock.
+// The first call is made when the library is loaded: a child that is forked during a later first
+// call would wait for it for ever.
+[[maybe_unused]] const Versions<Files>& kFiles = files();
+
 const std::string* find_file(std::string_view path) {
-  const std::lock_guard lock(files().mutex);
-  const auto it = files().text.find(path);
-  return it == files().text.end() ? nullptr : &it->second;
+  const Files& latest = files().latest();
+  const auto it = latest.find(path);
+  return it == latest.end() ? nullptr : it->second.get();
 }
 
 // Expands #include lines depth first.
@@ -89,10 +95,12 @@ class Expansion {
 }  // namespace
 
 void register_template(TemplateFile file) {
-  const std::lock_guard lock(files().mutex);
-  if (!files().text.emplace(file.path, std::move(file.text)).second)
-    throw SpecError(
-        fmt::format("template file \"{}\" exists already; choose another path", file.path));
+  files().change([&](Files& files) {
+    if (files.contains(file.path))
+      throw SpecError(
+          fmt::format("template file \"{}\" exists already; choose another path", file.path));
+    add_file(files, file);
+  });
 }
 
 std::string template_line(std::string_view path, int line) {

@@ -24,12 +24,23 @@ Tune tune_of(std::optional<bool> tune) {
   return *tune ? Tune::kMeasure : Tune::kNever;
 }
 
+TimeLimit time_limit_of(double seconds) {
+  constexpr double kMax = 1e6;
+  if (!(seconds > 0 && seconds <= kMax))
+    throw SpecError(fmt::format(
+        "timeout = {}; it must be a number of seconds, more than 0 and at most {:.0f}, or None",
+        seconds, kMax));
+  return TimeLimit(
+      std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds)));
+}
+
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
                      const std::optional<KernelConfig>& config, std::optional<bool> tune,
-                     bool allow_spills, int threads) {
+                     bool allow_spills, int threads, std::optional<double> timeout) {
   if (arch) find_arch(*arch);  // refuses the empty name, which compile_for() takes for no arch
+  CompileOptions options = {config, {.allow_spills = allow_spills, .threads = threads}};
+  if (timeout) options.engine.time_limit = time_limit_of(*timeout);
   const py::gil_scoped_release unlocked;
-  const CompileOptions options = {config, {allow_spills, threads}};
   return compile_for(Engine::get(), spec, arch.value_or(""), tune_of(tune), options);
 }
 
@@ -337,13 +348,13 @@ void bind_compile(py::module_& module) {
       "compile",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch,
          const std::optional<KernelConfig>& config, std::optional<bool> tune, bool allow_spills,
-         int threads) {
+         int threads, std::optional<double> timeout) {
         return std::const_pointer_cast<Attention>(
-            compile(spec, arch, config, tune, allow_spills, threads));
+            compile(spec, arch, config, tune, allow_spills, threads, timeout));
       },
       py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("config") = py::none(),
       py::arg("tune") = py::none(), py::arg("allow_spills") = false, py::arg("threads") = 0,
-      py::call_guard<LogDelivery>());
+      py::arg("timeout") = py::none(), py::call_guard<LogDelivery>());
   module.def(
       "configs",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/fork.h"
 #include "runtime/base/log.h"
 
 namespace lazyrope {
@@ -56,11 +57,9 @@ class Queue {
   std::atomic<bool> is_waiting_ = false;
 };
 
-// The queue is never destroyed, because destructors of other objects may log at exit.
-Queue& queue() {
-  static auto* const instance = new Queue;
-  return *instance;
-}
+// Each process has its own queue, so a child does not deliver the parent's messages once more. The
+// queues are never destroyed, because destructors of other objects may log at exit.
+PerProcess<Queue>& queues = *new PerProcess<Queue>;
 
 int python_level(LogLevel level) {
   switch (level) {
@@ -76,18 +75,19 @@ int python_level(LogLevel level) {
 }  // namespace
 
 void bridge_log() {
-  set_default_log_sink([](LogLevel level, std::string_view text) { queue().push(level, text); });
+  set_default_log_sink(
+      [](LogLevel level, std::string_view text) { queues.get().push(level, text); });
   py::module_::import("atexit").attr("register")(py::cpp_function(&deliver_log));
 }
 
-bool log_is_waiting() { return queue().is_waiting(); }
+bool log_is_waiting() { return queues.get().is_waiting(); }
 
 // NOLINTNEXTLINE(bugprone-exception-escape): pybind11's error types do not throw here
 void deliver_log() noexcept {
   try {
     const py::error_scope saved;  // an error may be on its way to Python
     const py::object log = py::module_::import("logging").attr("getLogger")("lazyrope").attr("log");
-    for (const Message& message : queue().take())
+    for (const Message& message : queues.get().take())
       log(python_level(message.level), "%s", message.text);
   } catch (py::error_already_set& error) {
     // Python runs its signal handlers while it logs. An interrupt that arrives there must still end

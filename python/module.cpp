@@ -13,6 +13,10 @@
 
 namespace py = pybind11;
 
+// pybind11 defines its entry point under this name, for the one below to call. A module that is
+// loaded in a second interpreter would wait for ever for the lock of the first one.
+#define PyInit__core init_core_in_main_interpreter
+
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The compiled part of lazyrope; use the lazyrope package.";
   module.attr("__version__") = lazyrope::version();
@@ -52,4 +56,14 @@ PYBIND11_MODULE(_core, module) {
       "doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); },
       py::call_guard<lazyrope::LogDelivery>());
   lazyrope::add_stub_texts(module);
+}
+
+#undef PyInit__core
+
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return init_core_in_main_interpreter();
+  PyErr_SetString(PyExc_ImportError,
+                  "lazyrope works in the main interpreter only; import it there, or in another "
+                  "process");
+  return nullptr;
 }

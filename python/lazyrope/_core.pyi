@@ -516,6 +516,7 @@ def compile(
     tune: bool | None = None,
     allow_spills: bool = False,
     threads: int = 0,
+    timeout: float | None = None,
 ) -> Attention:
     """Returns the kernels of an attention, from memory, else from the disk cache, else compiled.
 
@@ -535,6 +536,9 @@ def compile(
             they must be the same on every machine.
         allow_spills: If True, kernels that spill registers are accepted.
         threads: The number of threads that compile. 0: one for each core.
+        timeout: The seconds after which the call gives up, more than 0 and at most a million. NVRTC 13 stops within a
+            second; an older one ends its kernels first. None: there is no limit. Ctrl-C ends the call in the same way.
+            Compiled kernels are kept, so a second call continues.
 
     Returns:
         The attention, ready for :meth:`Attention.plan`.
@@ -542,7 +546,7 @@ def compile(
     Raises:
         SpecError: The arch is unknown, or has too little shared memory for the spec. With ``tune=True``, also an arch
             that is not that of the current GPU.
-        CompileError: A kernel does not compile or spills registers, or NVRTC is not installed.
+        CompileError: A kernel does not compile or spills registers, NVRTC is not installed, or the timeout is over.
         CacheError: LAZYROPE_POLICY forbids to compile or to tune, and the cache has no such entry.
         DriverError: arch is not given, or tune is True, and there is no usable driver or GPU.
 

@@ -113,10 +113,11 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
 
 PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
                            int page_size, int heads_per_tile, const Device& device) {
-  const std::lock_guard lock(mutex_);
+  auto& [mutex, entries] = cached_.get();
+  const std::lock_guard lock(mutex);
   const Key key = {pool.keys, heads_per_tile};
-  const auto found = entries_.find(key);
-  if (found != entries_.end()) {
+  const auto found = entries.find(key);
+  if (found != entries.end()) {
     const Entry& entry = found->second;
     if (same_memory(entry.pool, pool) && entry.pages == pages && entry.page_size == page_size &&
         entry.device == &device)
@@ -124,8 +125,8 @@ PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::i
   }
   const Entry entry = {pool, pages, page_size, &device,
                        encode_pool(spec, pool, pages, page_size, heads_per_tile, device)};
-  if (entries_.size() >= kMaxEntries) entries_.clear();  // most of these pools no longer exist
-  return entries_.insert_or_assign(key, entry).first->second.maps;
+  if (entries.size() >= kMaxEntries) entries.clear();  // most of these pools no longer exist
+  return entries.insert_or_assign(key, entry).first->second.maps;
 }
 
 }  // namespace lazyrope

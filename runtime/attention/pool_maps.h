@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <unordered_map>
 
 #include "runtime/attention/pool.h"
+#include "runtime/base/fork.h"
 #include "templates/abi/attend_tma.h"
 
 namespace lazyrope {
@@ -41,8 +41,12 @@ class PoolMapCache {
     }
   };
 
-  std::mutex mutex_;
-  std::unordered_map<Key, Entry, HashOfKey> entries_;
+  struct Cached {
+    std::mutex mutex;
+    std::unordered_map<Key, Entry, HashOfKey> entries;
+  };
+
+  PerProcess<Cached> cached_;
 };
 
 }  // namespace lazyrope

@@ -1,19 +1,32 @@
 #include "runtime/base/dynamic_library.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <link.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string_view>
 
+#include "runtime/base/fork.h"
+
 namespace lazyrope {
 namespace {
 
+// The loader's own lock does not survive a fork, so a fork waits while a library is loaded.
+constinit std::mutex loader;
+[[maybe_unused]] const bool kLoaderIsFree = hold_across_forks<loader>();
+
+constexpr std::size_t kCopyBytes = std::size_t{1} << 30;
 constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
 
 const link_map& map_of(void* handle) {
@@ -84,9 +97,13 @@ int visit_image(dl_phdr_info* object, std::size_t, void* data) {
 
 DynamicLibrary::DynamicLibrary(void* handle) : handle_(handle), path_(map_of(handle).l_name) {}
 
-void DynamicLibrary::Closer::operator()(void* handle) const noexcept { dlclose(handle); }
+void DynamicLibrary::Closer::operator()(void* handle) const noexcept {
+  const std::lock_guard lock(loader);
+  dlclose(handle);
+}
 
 DynamicLibrary DynamicLibrary::open(const std::string& name) {
+  const std::lock_guard lock(loader);
   void* handle = dlopen(name.c_str(), kOpenFlags);
   if (handle == nullptr) {
     const char* reason = dlerror();
@@ -95,7 +112,21 @@ DynamicLibrary DynamicLibrary::open(const std::string& name) {
   return DynamicLibrary(handle);
 }
 
+DynamicLibrary DynamicLibrary::open_copy(const std::string& path) {
+  const int copy = memfd_create("lazyrope", MFD_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ssize_t copied = -1;
+  while (copy >= 0 && file >= 0 && (copied = sendfile(copy, file, nullptr, kCopyBytes)) > 0) {
+  }
+  if (copied != 0) throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(errno)));
+  ::close(file);
+  // The loader takes files of one name for one library, and a child may copy a second time. The
+  // file stays open under this name.
+  return open(fmt::format("/proc/{}/fd/{}", ::getpid(), copy));
+}
+
 std::optional<DynamicLibrary> DynamicLibrary::already_loaded(const std::string& soname) {
+  const std::lock_guard lock(loader);
   void* handle = dlopen(soname.c_str(), kOpenFlags | RTLD_NOLOAD);
   if (handle == nullptr) return std::nullopt;
   return DynamicLibrary(handle);

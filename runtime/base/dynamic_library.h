@@ -23,6 +23,10 @@ class DynamicLibrary {
   // Returns the address of a symbol, or null.
   void* find(const char* symbol) const noexcept;
 
+  // Loads a copy of the file, so the library's state is its own even if the process has loaded the
+  // file already. The copy stays in memory. Throws std::runtime_error, which names the path.
+  static DynamicLibrary open_copy(const std::string& path);
+
   // Returns the path of the file that the loader opened.
   const std::string& path() const noexcept { return path_; }
 

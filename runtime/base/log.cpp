@@ -5,27 +5,38 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <utility>
+
+#include "runtime/base/fork.h"
 
 namespace lazyrope {
 namespace {
 
-struct Logger {
-  std::atomic<LogLevel> level = LogLevel::kWarning;
-  std::mutex mutex;  // guards the pointers, not the calls: a sink may wait for Python's lock
-  std::shared_ptr<const LogSink> sink;
-  std::shared_ptr<const LogSink> default_sink;  // used while `sink` is null
+using SinkPtr = std::shared_ptr<const LogSink>;
+
+struct Sinks {
+  SinkPtr chosen;
+  SinkPtr by_default;  // used while `chosen` is null
 };
 
-// The logger is never destroyed, because other objects' destructors may log at exit.
-Logger& logger() {
-  static auto* const instance = new Logger;
-  return *instance;
+constinit std::atomic<LogLevel> log_level = LogLevel::kWarning;
+
+// Guards the pointers, not the calls of sinks: a sink may wait for Python's lock.
+constinit std::mutex sinks_mutex;
+// It is never destroyed, because other objects' destructors may log at exit.
+Sinks& sinks = *new Sinks;
+[[maybe_unused]] const bool kSinksAreWhole = hold_across_forks<sinks_mutex>();
+
+SinkPtr current_sink() {
+  const std::lock_guard lock(sinks_mutex);
+  return sinks.chosen ? sinks.chosen : sinks.by_default;
 }
 
-std::shared_ptr<const LogSink> current_sink() {
-  Logger& log = logger();
-  const std::lock_guard lock(log.mutex);
-  return log.sink ? log.sink : log.default_sink;
+// Returns the sink that `place` held. The caller lets it go without the lock: its destructor is not
+// ours.
+SinkPtr exchange_sink(SinkPtr& place, SinkPtr next) {
+  const std::lock_guard lock(sinks_mutex);
+  return std::exchange(place, std::move(next));
 }
 
 void write_to_stderr(LogLevel level, std::string_view message) {
@@ -40,31 +51,23 @@ std::string_view to_string(LogLevel level) {
   return kNames.at(static_cast<std::size_t>(level));
 }
 
-void set_log_level(LogLevel level) { logger().level = level; }
+void set_log_level(LogLevel level) { log_level = level; }
 
 void set_log_sink(LogSink sink) {
-  auto next = sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;
-  Logger& log = logger();
-  const std::lock_guard lock(log.mutex);
-  log.sink.swap(next);
+  exchange_sink(sinks.chosen, sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr);
 }
 
 void set_default_log_sink(LogSink sink) {
-  auto next = std::make_shared<const LogSink>(std::move(sink));
-  Logger& log = logger();
-  const std::lock_guard lock(log.mutex);
-  log.default_sink.swap(next);
-  log.level = LogLevel::kDebug;
+  exchange_sink(sinks.by_default, std::make_shared<const LogSink>(std::move(sink)));
+  log_level = LogLevel::kDebug;
 }
 
 void log_to_stderr(LogLevel level) {
-  Logger& log = logger();
-  const std::lock_guard lock(log.mutex);
-  log.default_sink.reset();
-  log.level = level;
+  exchange_sink(sinks.by_default, nullptr);
+  log_level = level;
 }
 
-bool log_enabled(LogLevel level) { return level <= logger().level.load(std::memory_order_relaxed); }
+bool log_enabled(LogLevel level) { return level <= log_level.load(std::memory_order_relaxed); }
 
 void write_log(LogLevel level, std::string_view message) noexcept {
   try {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/driver/nvrtc.h"
@@ -42,9 +43,15 @@ void NvrtcCompiler::check(const Arch& arch) const {
        .advice = "set LAZYROPE_NVRTC to another NVRTC"});
 }
 
-Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
-  const NvrtcLibrary& nvrtc = nvrtc_->library();
-  CompiledProgram program = compile_program(nvrtc, program_of(kernel, options(arch), nvrtc));
+const NvrtcLibrary& NvrtcCompiler::library() {
+  return nvrtc_was_running_at_fork() ? copy_.get() : nvrtc_->library();
+}
+
+Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch,
+                              std::stop_token stop) {
+  const NvrtcLibrary& nvrtc = library();
+  CompiledProgram program =
+      compile_program(nvrtc, program_of(kernel, options(arch), nvrtc), std::move(stop));
   Binary binary;
   binary.entry = kernel.entry;
   binary.arch = arch.name;
@@ -70,7 +77,7 @@ Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
 }
 
 std::string NvrtcCompiler::intermediate(const RenderedKernel& kernel, const Arch& arch) {
-  const NvrtcLibrary& nvrtc = nvrtc_->library();
+  const NvrtcLibrary& nvrtc = library();
   const std::string virtual_arch = "compute_" + arch.name.substr(arch.name.find('_') + 1);
   return compile_to_ptx(nvrtc, program_of(kernel,
                                           {"--gpu-architecture=" + virtual_arch, "--std=c++20",

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "codegen/render.h"
 #include "runtime/base/config.h"
+#include "runtime/base/fork.h"
 #include "runtime/driver/binary.h"
 #include "runtime/driver/nvrtc_library.h"
 
@@ -26,8 +29,12 @@ class Compiler {
   // Throws CompileError if nothing can be compiled for the arch.
   virtual void check(const Arch&) const {}
 
-  // Compiles a kernel to a binary. Throws CompileError.
-  virtual Binary compile(const RenderedKernel& kernel, const Arch& arch) = 0;
+  // Compiles a kernel to a binary. Throws CompileError, and Stopped soon after a stop is requested,
+  // if the compiler can stop.
+  virtual Binary compile(const RenderedKernel& kernel, const Arch& arch, std::stop_token stop) = 0;
+  Binary compile(const RenderedKernel& kernel, const Arch& arch) {
+    return compile(kernel, arch, {});
+  }
   // Returns the code in readable form: PTX, or for the emulator assembly. Throws CompileError.
   virtual std::string intermediate(const RenderedKernel& kernel, const Arch& arch) = 0;
 };
@@ -36,16 +43,25 @@ class Compiler {
 // CompileError if there is none.
 class NvrtcCompiler : public Compiler {
  public:
+  using Compiler::compile;
+
   explicit NvrtcCompiler(std::shared_ptr<NvrtcLocator> nvrtc) : nvrtc_(std::move(nvrtc)) {}
 
   std::vector<std::string> options(const Arch& arch) const override;
   void check(const Arch& arch) const override;
-  Binary compile(const RenderedKernel& kernel, const Arch& arch) override;
+  Binary compile(const RenderedKernel& kernel, const Arch& arch, std::stop_token stop) override;
   // Returns PTX.
   std::string intermediate(const RenderedKernel& kernel, const Arch& arch) override;
 
  private:
+  const NvrtcLibrary& library();
+
   std::shared_ptr<NvrtcLocator> nvrtc_;
+  // A copy of NVRTC, for a child of a process that was in NVRTC when it forked.
+  PerProcess<const NvrtcLibrary> copy_{[this] {
+    return std::make_unique<const NvrtcLibrary>(
+        DynamicLibrary::open_copy(nvrtc_->library().path()));
+  }};
 };
 
 }  // namespace lazyrope

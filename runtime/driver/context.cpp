@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+
+#include "runtime/base/fork.h"
 
 namespace lazyrope {
 namespace {
@@ -34,6 +37,10 @@ bool is_current(const Driver& driver, CUdevice device) {
   return driver.current_context() != nullptr && driver.current_context_device() == device;
 }
 
+// It is never destroyed, because other objects' destructors may use it at exit.
+auto& device_list =
+    *new PerProcess<const Devices>([] { return std::make_unique<const Devices>(Driver::get()); });
+
 }  // namespace
 
 Devices::Devices(const Driver& driver) : driver_(driver) {
@@ -43,10 +50,7 @@ Devices::Devices(const Driver& driver) : driver_(driver) {
   }
 }
 
-const Devices& Devices::get() {
-  static const Devices devices(Driver::get());
-  return devices;
-}
+const Devices& Devices::get() { return device_list.get(); }
 
 const DeviceInfo& Devices::info(int ordinal) const {
   if (ordinal < 0 || ordinal >= count()) no_such_device("cuDeviceGet", ordinal, count());

@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include "runtime/base/dynamic_library.h"
+#include "runtime/base/fork.h"
 #include "runtime/base/log.h"
 
 namespace lazyrope {
@@ -143,6 +146,27 @@ ProcessDriver open_process_driver() {
   }
 }
 
+// The driver's own locks do not survive a fork either, so a child must not even ask the driver.
+DriverError driver_before_fork() {
+  DriverFailure failure;
+  failure.call = "cuInit";
+  failure.text = "the NVIDIA driver was in use when this process was forked";
+  failure.advice = advice_for(CUDA_ERROR_NOT_INITIALIZED);
+  return DriverError(std::move(failure));
+}
+
+// True from the beginning of the driver's opening, and so also in a child that is forked meanwhile.
+std::atomic<bool> driver_was_used = false;
+
+// It is never destroyed, because other objects' destructors may call the driver at exit.
+auto& process_driver = *new PerProcess<ProcessDriver>([] {
+  if (driver_was_used.exchange(true) && fork_count() > 0)
+    return std::make_unique<ProcessDriver>(ProcessDriver{std::nullopt, driver_before_fork()});
+  auto opened = std::make_unique<ProcessDriver>(open_process_driver());
+  driver_was_used = opened->driver.has_value();
+  return opened;
+});
+
 DynamicLibrary open_library(const std::string& soname) {
   try {
     return DynamicLibrary::open(soname);
@@ -194,7 +218,7 @@ DriverTable resolve_driver_table(const SymbolResolver& resolve) {
 }
 
 const Driver& Driver::get() {
-  static const ProcessDriver process = open_process_driver();
+  const ProcessDriver& process = process_driver.get();
   if (process.error) throw DriverError(*process.error);
   return process.driver.value();
 }

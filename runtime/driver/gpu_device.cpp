@@ -257,12 +257,24 @@ class GpuStaging : public StagingBuffer {
   std::size_t next_ = 0;
 };
 
+struct GpuDevices {
+  std::mutex mutex;
+  std::map<int, std::shared_ptr<const Device>> by_ordinal;
+};
+
+// It is never destroyed, because other objects' destructors may use a device at exit.
+auto& gpu_devices = *new PerProcess<GpuDevices>;
+
 }  // namespace
 
 GpuDevice::GpuDevice(const Driver& driver, const DeviceInfo& info)
     : driver_(driver),
       info_(info),
-      arch_(arch_for_device(info.compute_major, info.compute_minor)) {}
+      arch_(arch_for_device(info.compute_major, info.compute_minor)),
+      kept_context_([this] {
+        driver_.retain_primary_context(info_.handle);
+        return std::make_unique<KeptContext>();
+      }) {}
 
 std::unique_ptr<LoadedKernel> GpuDevice::load(const Binary& binary) const {
   return std::make_unique<GpuKernel>(driver_, info_, binary);
@@ -281,8 +293,7 @@ void* GpuDevice::allocate(std::size_t bytes) const {
 }
 
 void GpuDevice::keep_primary_context(const ScopedContext& context) const {
-  if (context.retains_primary_context())
-    std::call_once(keeps_primary_context_, [&] { driver_.retain_primary_context(info_.handle); });
+  if (context.retains_primary_context()) kept_context_.get();
 }
 
 std::unique_ptr<StagingBuffer> GpuDevice::staging(std::size_t bytes) const {
@@ -354,10 +365,9 @@ bool GpuDevice::is_capturing(Stream stream) const {
 }
 
 std::shared_ptr<const Device> gpu_device(int ordinal) {
-  static std::mutex mutex;
-  static std::map<int, std::shared_ptr<const Device>> devices;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<const Device>& device = devices[ordinal];
+  GpuDevices& devices = gpu_devices.get();
+  const std::lock_guard lock(devices.mutex);
+  std::shared_ptr<const Device>& device = devices.by_ordinal[ordinal];
   if (device == nullptr)
     device = std::make_shared<GpuDevice>(Driver::get(), Devices::get().info(ordinal));
   return device;

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 
+#include "runtime/base/fork.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/device.h"
 
@@ -43,7 +43,8 @@ class GpuDevice : public Device {
   const Driver& driver_;
   const DeviceInfo& info_;
   const Arch& arch_;
-  mutable std::once_flag keeps_primary_context_;
+  struct KeptContext {};
+  mutable PerProcess<KeptContext> kept_context_;  // made by keep_primary_context()
 };
 
 // Returns the GPU of that ordinal; every call returns the same object. Throws DriverError without a

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <optional>
@@ -13,11 +15,34 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/interruption.h"
 
 namespace lazyrope {
 namespace {
 
 constexpr std::size_t kMaxExcerpts = 8;  // one mistake can give a hundred errors
+
+// Counts the programs of this process, and remembers in its children whether there was one.
+std::atomic<int> programs = 0;
+std::atomic<bool> was_running_at_fork = false;
+
+[[maybe_unused]] const int kRemembers = ::pthread_atfork(nullptr, nullptr, [] {
+  if (programs.exchange(0) > 0) was_running_at_fork = true;
+});
+
+// Counts one program.
+class InNvrtc {
+ public:
+  InNvrtc() { ++programs; }
+  InNvrtc(const InNvrtc&) = delete;
+  InNvrtc& operator=(const InNvrtc&) = delete;
+  ~InNvrtc() { --programs; }
+};
+
+// NVRTC calls this function while it compiles, and ends when it returns 1.
+int asks_to_stop(void* stop, void*) {
+  return static_cast<const std::stop_token*>(stop)->stop_requested() ? 1 : 0;
+}
 
 // Returns the line numbers that follow `marker` in `log`: 12 for the marker "k.cu(" and "k.cu(12):
 // error".
@@ -93,11 +118,12 @@ std::string ptx_excerpt(std::string_view ptx, std::string_view log) {
 // One nvrtcProgram. Every failure is a CompileError.
 class Program {
  public:
-  Program(const NvrtcLibrary& nvrtc, const ProgramSource& program)
-      : nvrtc_(nvrtc), api_(nvrtc.api()), source_(program) {
+  Program(const NvrtcLibrary& nvrtc, const ProgramSource& program, std::stop_token stop = {})
+      : nvrtc_(nvrtc), api_(nvrtc.api()), source_(program), stop_(std::move(stop)) {
     const nvrtcResult result = api_.create_program(&handle_, program.source.c_str(),
                                                    program.name.c_str(), 0, nullptr, nullptr);
     if (result != NVRTC_SUCCESS) fail(result);
+    if (api_.set_flow_callback != nullptr) api_.set_flow_callback(handle_, asks_to_stop, &stop_);
   }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -111,6 +137,7 @@ class Program {
     const auto begin = std::chrono::steady_clock::now();
     const nvrtcResult result =
         api_.compile_program(handle_, static_cast<int>(options.size()), options.data());
+    throw_if_stopped(stop_);
     if (result != NVRTC_SUCCESS) fail(result);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
     return took.count();
@@ -163,6 +190,8 @@ class Program {
   const NvrtcLibrary& nvrtc_;
   const NvrtcTable& api_;
   const ProgramSource& source_;
+  std::stop_token stop_;
+  InNvrtc counted_;
   nvrtcProgram handle_ = nullptr;
 };
 
@@ -200,8 +229,9 @@ std::string Program::advice(nvrtcResult result) const {
 
 }  // namespace
 
-CompiledProgram compile_program(const NvrtcLibrary& nvrtc, const ProgramSource& program) {
-  Program compilation(nvrtc, program);
+CompiledProgram compile_program(const NvrtcLibrary& nvrtc, const ProgramSource& program,
+                                std::stop_token stop) {
+  Program compilation(nvrtc, program, std::move(stop));
   const double milliseconds = compilation.compile();
   return {compilation.cubin(), compilation.log(), milliseconds};
 }
@@ -211,5 +241,7 @@ PtxProgram compile_to_ptx(const NvrtcLibrary& nvrtc, const ProgramSource& progra
   const double milliseconds = compilation.compile();
   return {compilation.ptx(), compilation.log(), milliseconds};
 }
+
+bool nvrtc_was_running_at_fork() { return was_running_at_fork; }
 
 }  // namespace lazyrope

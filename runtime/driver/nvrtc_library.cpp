@@ -39,6 +39,8 @@ NvrtcTable resolve_table(const DynamicLibrary& library) {
   resolve(library, "nvrtcGetCUBIN", table.get_cubin);
   resolve(library, "nvrtcGetProgramLogSize", table.get_program_log_size);
   resolve(library, "nvrtcGetProgramLog", table.get_program_log);
+  table.set_flow_callback =
+      reinterpret_cast<decltype(table.set_flow_callback)>(library.find("nvrtcSetFlowCallback"));
   return table;
 }
 
@@ -131,28 +133,25 @@ NvrtcLibrary::NvrtcLibrary(DynamicLibrary library)
       archs_(query_archs(api_)),
       identity_(make_identity(version_, library_, builtins_)) {}
 
-NvrtcLocator::NvrtcLocator(NvrtcSearch search) : search_(std::move(search)) {}
-
 const NvrtcLibrary& NvrtcLocator::library() {
-  const std::lock_guard lock(mutex_);
-  search_if_needed();
-  if (!library_) throw CompileError(not_found(attempts_));
-  return *library_;
+  return *finding_.get().library();
 }
 
 std::vector<NvrtcAttempt> NvrtcLocator::attempts() {
-  const std::lock_guard lock(mutex_);
-  search_if_needed();
-  return attempts_;
+  try {
+    return finding_.get().attempts();
+  } catch (const CompileError&) {
+    return NvrtcFinding(search_).attempts();
+  }
 }
 
-void NvrtcLocator::search_if_needed() {
-  if (library_) return;
-  attempts_.clear();
-  search();
+std::unique_ptr<const NvrtcFinding> NvrtcLocator::find() const {
+  auto finding = std::make_unique<const NvrtcFinding>(search_);
+  if (finding->library() == nullptr) throw CompileError(not_found(finding->attempts()));
+  return finding;
 }
 
-void NvrtcLocator::search() {
+NvrtcFinding::NvrtcFinding(const NvrtcSearch& search) : search_(search) {
   constexpr const char* kConfigured = "configured (LAZYROPE_NVRTC)";
   if (!search_.configured.empty()) {
     try_open(kConfigured, search_.configured);
@@ -167,7 +166,7 @@ void NvrtcLocator::search() {
     if (!library_) search_for(fmt::format("libnvrtc.so.{}", major));
 }
 
-void NvrtcLocator::search_for(const std::string& soname) {
+void NvrtcFinding::search_for(const std::string& soname) {
   const auto try_in = [&](const char* location, const std::vector<std::string>& directories) {
     for (const std::string& directory : directories)
       if (!library_) try_open(location, (fs::path(directory) / soname).string());
@@ -177,7 +176,7 @@ void NvrtcLocator::search_for(const std::string& soname) {
   try_in("system", search_.system_directories);
 }
 
-void NvrtcLocator::try_loaded(const std::string& soname) {
+void NvrtcFinding::try_loaded(const std::string& soname) {
   constexpr const char* kLocation = "already loaded";
   if (auto loaded = DynamicLibrary::already_loaded(soname)) {
     accept(kLocation, soname, std::move(*loaded));
@@ -186,7 +185,7 @@ void NvrtcLocator::try_loaded(const std::string& soname) {
   }
 }
 
-void NvrtcLocator::try_open(const char* location, const std::string& file) {
+void NvrtcFinding::try_open(const char* location, const std::string& file) {
   std::error_code ignored;
   if (fs::path(file).has_parent_path() && !fs::exists(file, ignored)) {
     attempts_.push_back({location, file, "no such file"});
@@ -199,7 +198,7 @@ void NvrtcLocator::try_open(const char* location, const std::string& file) {
   }
 }
 
-void NvrtcLocator::accept(const char* location, const std::string& file, DynamicLibrary library) {
+void NvrtcFinding::accept(const char* location, const std::string& file, DynamicLibrary library) {
   try {
     library_.emplace(std::move(library));
     attempts_.push_back({location, file, describe(*library_)});

@@ -3,13 +3,15 @@
 #include <nvrtc.h>
 
 #include <functional>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/dynamic_library.h"
+#include "runtime/base/fork.h"
 #include "runtime/driver/driver.h"
 
 namespace lazyrope {
@@ -29,6 +31,8 @@ struct NvrtcTable {
   decltype(&::nvrtcGetCUBIN) get_cubin = nullptr;
   decltype(&::nvrtcGetProgramLogSize) get_program_log_size = nullptr;
   decltype(&::nvrtcGetProgramLog) get_program_log = nullptr;
+  // nvrtcSetFlowCallback, or null before NVRTC 12.9.
+  nvrtcResult (*set_flow_callback)(nvrtcProgram, int (*)(void*, void*), void*) = nullptr;
 };
 
 struct NvrtcVersion {
@@ -100,12 +104,32 @@ struct NvrtcAttempt {
   std::string outcome;   // "no such file", "opened: PATH, identity ...", or the reason against it
 };
 
+// One search for NVRTC, and its result.
+class NvrtcFinding {
+ public:
+  explicit NvrtcFinding(const NvrtcSearch& search);
+
+  const std::vector<NvrtcAttempt>& attempts() const { return attempts_; }
+  // Returns the NVRTC found, or null.
+  const NvrtcLibrary* library() const { return library_ ? &*library_ : nullptr; }
+
+ private:
+  void search_for(const std::string& soname);
+  void try_loaded(const std::string& soname);
+  void try_open(const char* location, const std::string& file);
+  void accept(const char* location, const std::string& file, DynamicLibrary library);
+
+  const NvrtcSearch& search_;
+  std::vector<NvrtcAttempt> attempts_;
+  std::optional<NvrtcLibrary> library_;
+};
+
 // Finds NVRTC when it is first needed, and keeps it. A search that fails is repeated by the next
 // call, because its cause may have been temporary, such as too many open files. Safe to use from
 // several threads.
 class NvrtcLocator {
  public:
-  explicit NvrtcLocator(NvrtcSearch search);
+  explicit NvrtcLocator(NvrtcSearch search) : search_(std::move(search)) {}
 
   // Returns the NVRTC found. Throws CompileError, which names every location tried, if none is
   // usable.
@@ -115,17 +139,10 @@ class NvrtcLocator {
   std::vector<NvrtcAttempt> attempts();
 
  private:
-  void search_if_needed();  // the caller has locked mutex_
-  void search();
-  void search_for(const std::string& soname);
-  void try_loaded(const std::string& soname);
-  void try_open(const char* location, const std::string& file);
-  void accept(const char* location, const std::string& file, DynamicLibrary library);
+  std::unique_ptr<const NvrtcFinding> find() const;
 
   NvrtcSearch search_;
-  std::mutex mutex_;
-  std::vector<NvrtcAttempt> attempts_;
-  std::optional<NvrtcLibrary> library_;
+  Lazy<const NvrtcFinding> finding_{[this] { return find(); }};
 };
 
 }  // namespace lazyrope

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <mutex>
+#include <memory>
 #include <new>
 #include <optional>
 #include <span>
@@ -22,6 +22,8 @@
 #include "runtime/base/config.h"
 #include "runtime/base/dynamic_library.h"
 #include "runtime/base/error.h"
+#include "runtime/base/fork.h"
+#include "runtime/base/interruption.h"
 #include "runtime/emulator/launch.h"
 #include "runtime/emulator/scratch_directory.h"
 #include "runtime/emulator/shell.h"
@@ -55,12 +57,14 @@ std::string read_text(const fs::path& path) {
 }
 
 void compile_host(const std::string& command, const std::vector<std::string>& options,
-                  const RenderedKernel& kernel, const ScratchDirectory& scratch) {
+                  const RenderedKernel& kernel, const ScratchDirectory& scratch,
+                  const std::stop_token& stop) {
   write(scratch.file("kernel.cpp"), kernel.source.data(), kernel.source.size());
   const std::string line = fmt::format(
       "{} {} -o {} {} 2> {}", command, fmt::join(options, " "), quoted(scratch.file("kernel.out")),
       quoted(scratch.file("kernel.cpp")), quoted(scratch.file("log")));
-  const std::optional<int> status = run_in_shell(line);
+  const std::optional<int> status = run_in_shell(line, stop);
+  throw_if_stopped(stop);
   if (status ? *status == 0 : fs::exists(scratch.file("kernel.out"))) return;
   throw CompileError(
       {.what_failed = fmt::format("{} could not be compiled for the host", kernel.entry),
@@ -154,21 +158,18 @@ class HostCompiler : public Compiler {
 
   std::string required_compiler() override { return version().empty() ? "" : identity(); }
 
-  Binary compile(const RenderedKernel& kernel, const Arch& arch) override;
+  Binary compile(const RenderedKernel& kernel, const Arch& arch, std::stop_token stop) override;
 
   // Returns assembly.
   std::string intermediate(const RenderedKernel& kernel, const Arch&) override {
     const ScratchDirectory scratch;
-    compile_host(command_, {"-std=c++20", kOptimization, "-S", "-w"}, kernel, scratch);
+    compile_host(command_, {"-std=c++20", kOptimization, "-S", "-w"}, kernel, scratch, {});
     return read_text(scratch.file("kernel.out"));
   }
 
  private:
   // Returns version_of() the command. Only the first call runs it.
-  const std::string& version() {
-    std::call_once(version_asked_, [this] { version_ = version_of(command_); });
-    return version_;
-  }
+  const std::string& version() { return version_.get(); }
 
   // Returns "c++ [c++ (Debian 12.2.0-14) 12.2.0, x86_64]": the command, which may hold options, the
   // version, and the CPU's architecture.
@@ -178,14 +179,14 @@ class HostCompiler : public Compiler {
   }
 
   std::string command_;
-  std::once_flag version_asked_;
-  std::string version_;
+  Lazy<const std::string> version_{
+      [this] { return std::make_unique<const std::string>(version_of(command_)); }};
 };
 
-Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
+Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch, std::stop_token stop) {
   const auto begin = std::chrono::steady_clock::now();
   const ScratchDirectory scratch;
-  compile_host(command_, options(arch), kernel, scratch);
+  compile_host(command_, options(arch), kernel, scratch, stop);
   const std::string code = read_text(scratch.file("kernel.out"));
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - begin;
@@ -258,25 +259,24 @@ class EmulatorDevice : public Device {
   bool is_capturing(Stream) const override { return false; }
 };
 
+const std::shared_ptr<const Device> kDevice = std::make_shared<EmulatorDevice>();
+
+Lazy<EmulatorOptions> process_options([] {
+  const Config config = Config::from_environment();
+  return std::make_unique<EmulatorOptions>(
+      EmulatorOptions{.seed = config.emulator_seed, .races = config.emulator_races});
+});
+
 }  // namespace
 
 bool has_emulator() { return true; }
 
-EmulatorOptions& emulator_options() {
-  static EmulatorOptions options = [] {
-    const Config config = Config::from_environment();
-    return EmulatorOptions{.seed = config.emulator_seed, .races = config.emulator_races};
-  }();
-  return options;
-}
+EmulatorOptions& emulator_options() { return process_options.get(); }
 
 std::shared_ptr<Compiler> host_compiler(const std::string& command) {
   return std::make_shared<HostCompiler>(command);
 }
 
-std::shared_ptr<const Device> emulator_device() {
-  static const auto device = std::make_shared<EmulatorDevice>();
-  return device;
-}
+std::shared_ptr<const Device> emulator_device() { return kDevice; }
 
 }  // namespace lazyrope

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "runtime/base/fork.h"
 #include "runtime/emulator/matrix.h"
 
 namespace lazyrope {
@@ -261,7 +262,7 @@ void Machine::cp_async_wait_group(int32 pending) {
 
 void run_emulated(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
                   const EmulatorOptions& options) {
-  static std::mutex one_at_a_time;  // a kernel's library has one pointer to its EmulatorHost
+  static constinit ForkMutex one_at_a_time;  // a kernel's library has one pointer to its host
   const std::lock_guard lock(one_at_a_time);
   Machine(launch, params, std::move(memory), options).run();
 }

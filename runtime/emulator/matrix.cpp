@@ -8,15 +8,12 @@
 namespace lazyrope {
 namespace {
 
-const std::vector<float>& fp16_values() {
-  static const std::vector<float> values = [] {
-    std::vector<float> all(1U << 16);
-    for (std::size_t bits = 0; bits < all.size(); ++bits)
-      all[bits] = from_fp16(static_cast<std::uint16_t>(bits));
-    return all;
-  }();
-  return values;
-}
+const std::vector<float> kFp16Values = [] {
+  std::vector<float> all(1U << 16);
+  for (std::size_t bits = 0; bits < all.size(); ++bits)
+    all[bits] = from_fp16(static_cast<std::uint16_t>(bits));
+  return all;
+}();
 
 struct Pair {
   float low;
@@ -31,7 +28,7 @@ Pair pair_of(EmulatedElement element, uint32 bits) {
 }  // namespace
 
 float value_of(EmulatedElement element, std::uint16_t bits) {
-  if (element == EmulatedElement::kFp16) return fp16_values()[bits];
+  if (element == EmulatedElement::kFp16) return kFp16Values[bits];
   return from_bf16(bits);
 }
 

@@ -7,7 +7,7 @@ namespace lazyrope {
 bool has_emulator() { return false; }
 
 EmulatorOptions& emulator_options() {
-  static EmulatorOptions options;
+  static constinit EmulatorOptions options;
   return options;
 }
 

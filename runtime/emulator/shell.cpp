@@ -32,16 +32,33 @@ pid_t spawn_shell(const std::string& line) {
   return shell;
 }
 
-}  // namespace
+void wait_without_reaping(pid_t shell) {
+  siginfo_t ended;
+  int result = -1;
+  do {
+    result = waitid(P_PID, static_cast<id_t>(shell), &ended, WEXITED | WNOWAIT);
+  } while (result < 0 && errno == EINTR);
+}
 
-std::optional<int> run_in_shell(const std::string& line) {
-  const pid_t shell = spawn_shell(line);
+std::optional<int> reap(pid_t shell) {
   int status = 0;
   while (waitpid(shell, &status, 0) < 0) {
     if (errno == ECHILD) return std::nullopt;
     if (errno != EINTR) check(errno, "waitpid");
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+std::optional<int> run_in_shell(const std::string& line, const std::stop_token& stop) {
+  const pid_t shell = spawn_shell(line);
+  {
+    // The shell is not reaped in this block, so its number cannot be that of another process yet.
+    const std::stop_callback terminate(stop, [&] { ::kill(shell, SIGTERM); });
+    wait_without_reaping(shell);
+  }
+  return reap(shell);
 }
 
 }  // namespace lazyrope

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <climits>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/parallel.h"
 #include "runtime/emulator/device.h"
+#include "runtime/engine/key_lock.h"
 #include "runtime/engine/source_dump.h"
 
 namespace lazyrope {
@@ -25,15 +27,34 @@ namespace {
 constexpr std::string_view kCacheFormat = "1";
 constexpr std::chrono::seconds kLockTimeout{60};
 
-std::vector<std::string>& package_directories() {
-  static std::vector<std::string> directories;
-  return directories;
+std::vector<std::string>& package_directories = *new std::vector<std::string>;
+
+// A child gets an engine of its own. Engines are never destroyed, because kernels in use at exit
+// refer to compilers.
+PerProcess<Engine>& process_engine = *new PerProcess<Engine>([] {
+  Config config = Config::from_environment();
+  config.nvrtc_directories = package_directories;
+  return std::make_unique<Engine>(std::move(config));
+});
+
+// Locks the mutex, which another thread may hold while it compiles. Throws Stopped.
+std::unique_lock<std::mutex> lock_unless_stopped(std::mutex& mutex, const std::stop_token& stop) {
+  constexpr std::chrono::milliseconds kPause{2};
+  std::unique_lock lock(mutex, std::try_to_lock);
+  for (; !lock.owns_lock(); (void)lock.try_lock()) {
+    throw_if_stopped(stop);
+    std::this_thread::sleep_for(kPause);
+  }
+  return lock;
 }
 
-Config process_config() {
-  Config config = Config::from_environment();
-  config.nvrtc_directories = package_directories();
-  return config;
+[[noreturn]] void refuse_more_time(const TimeLimit& limit, std::size_t done, std::size_t kernels) {
+  throw CompileError(
+      {.what_failed =
+           fmt::format("the time limit of {} s is over; {} of {} kernels are ready",
+                       std::chrono::duration<double>(limit.length()).count(), done, kernels),
+       .advice = "call again to get the others, with a longer time limit or none: compiled kernels "
+                 "are kept"});
 }
 
 // Ranks kinds by compile time, so that the longest compilations begin first.
@@ -124,13 +145,10 @@ Engine::Engine(Config config)
   compilers_["emu"] = host_compiler(config_.host_compiler);
 }
 
-Engine& Engine::get() {
-  static Engine engine(process_config());
-  return engine;
-}
+Engine& Engine::get() { return process_engine.get(); }
 
 void set_nvrtc_directories(std::vector<std::string> directories) {
-  package_directories() = std::move(directories);
+  package_directories = std::move(directories);
 }
 
 std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& requests,
@@ -138,13 +156,19 @@ std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& 
   const std::vector<Job> jobs = jobs_of(requests);
   std::vector<KernelResult> results(requests.size());
   if (options.listener != nullptr) options.listener->on_begin(jobs.size());
-  const auto caller = std::this_thread::get_id();
-  for_each_parallel(jobs.size(), thread_count(options.threads), [&](std::size_t i) {
-    if (std::this_thread::get_id() == caller) check_interruption();
-    const KernelResult result = try_kernel(jobs[i], options);
+  std::atomic<std::size_t> done = 0;
+  const auto run = [&](std::size_t i, const std::stop_token& stop) {
+    const KernelResult result = try_kernel(jobs[i], options, stop);
     if (options.listener != nullptr) options.listener->on_result(*jobs[i].request, result);
     for (const std::size_t index : jobs[i].request_indices) results[index] = result;
-  });
+    ++done;
+  };
+  const auto watch = [&] {
+    check_interruption();
+    if (options.time_limit && options.time_limit->is_over())
+      refuse_more_time(*options.time_limit, done, jobs.size());
+  };
+  for_each_parallel(jobs.size(), thread_count(options.threads), run, watch);
   return results;
 }
 
@@ -164,34 +188,41 @@ std::vector<Engine::Job> Engine::jobs_of(const std::vector<KernelRequest>& reque
   return jobs;
 }
 
-KernelResult Engine::try_kernel(const Job& job, const EngineOptions& options) {
+KernelResult Engine::try_kernel(const Job& job, const EngineOptions& options,
+                                const std::stop_token& stop) {
   KernelResult result = {job.key.hex(), nullptr, nullptr};
   try {
-    result.kernel = kernel(job, options);
+    result.kernel = kernel(job, options, stop);
     if (!options.allow_spills) refuse_spills(*result.kernel);
+  } catch (const Stopped&) {
+    throw;
   } catch (...) {
     result.failure = std::current_exception();
   }
   return result;
 }
 
-Engine::KernelPtr Engine::kernel(const Job& job, const EngineOptions& options) {
-  std::shared_ptr<Slot> slot;
-  {
-    const std::lock_guard lock(mutex_);
-    std::shared_ptr<Slot>& entry = memory_[job.key.hex()];
-    if (entry == nullptr) entry = std::make_shared<Slot>();
-    slot = entry;
-  }
-  const std::lock_guard lock(slot->mutex);
-  if (slot->kernel == nullptr)
-    slot->kernel =
-        load_or_compile(job.request->rendered, *job.request->arch, job.key, options.cache_only);
+std::shared_ptr<Engine::Slot> Engine::slot_of(const Key& key) {
+  auto& [mutex, slots] = memory_.get();
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Slot>& slot = slots[key.hex()];
+  if (slot == nullptr) slot = std::make_shared<Slot>();
+  return slot;
+}
+
+Engine::KernelPtr Engine::kernel(const Job& job, const EngineOptions& options,
+                                 const std::stop_token& stop) {
+  const std::shared_ptr<Slot> slot = slot_of(job.key);
+  const auto lock = lock_unless_stopped(slot->mutex, stop);
+  if (slot->kernel == nullptr) slot->kernel = load_or_compile(job, options.cache_only, stop);
   return slot->kernel;
 }
 
-Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const Arch& arch,
-                                          const Key& key, bool cache_only) {
+Engine::KernelPtr Engine::load_or_compile(const Job& job, bool cache_only,
+                                          const std::stop_token& stop) {
+  const RenderedKernel& rendered = job.request->rendered;
+  const Arch& arch = *job.request->arch;
+  const Key& key = job.key;
   const auto begin = std::chrono::steady_clock::now();
   dump(rendered, arch, key);
   Lookup lookup = look_up(rendered, arch, key);
@@ -201,8 +232,8 @@ Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const 
   if (lookup.refused || lookup.is_of_other_compiler)
     log_message(lookup.refused ? LogLevel::kWarning : LogLevel::kInfo,
                 "cache entry {} is not used: {}", key.hex(), lookup.miss_reason);
-  Found found = lookup.binary ? Found{std::move(*lookup.binary), true}
-                              : compile_and_store(rendered, arch, key);
+  Found found =
+      lookup.binary ? Found{std::move(*lookup.binary), true} : compile_and_store(job, stop);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   return std::make_shared<Kernel>(
       rendered, arch, std::move(found.binary),
@@ -235,16 +266,18 @@ std::string Engine::required_compiler(const Arch& arch) const {
   return config_.policy == CachePolicy::kJit ? compiler(arch)->required_compiler() : "";
 }
 
-Engine::Found Engine::compile_and_store(const RenderedKernel& rendered, const Arch& arch,
-                                        const Key& key) {
+Engine::Found Engine::compile_and_store(const Job& job, const std::stop_token& stop) {
+  const RenderedKernel& rendered = job.request->rendered;
+  const Arch& arch = *job.request->arch;
   // One process compiles; the others wait at the lock and then find the entry.
-  const FileLock lock = store_.lock(key, kLockTimeout);
-  if (Lookup lookup = look_up(rendered, arch, key); lookup.binary)
+  const FileLock lock = lock_key(store_, job.key, kLockTimeout, [&] { throw_if_stopped(stop); });
+  if (Lookup lookup = look_up(rendered, arch, job.key); lookup.binary)
     return {std::move(*lookup.binary), true};
-  Binary binary = compiler(arch)->compile(rendered, arch);
+  throw_if_stopped(stop);
+  Binary binary = compiler(arch)->compile(rendered, arch, stop);
   log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
               binary.compile_ms);
-  if (!config_.cache_dir.empty()) store_in_cache(key, binary);
+  if (!config_.cache_dir.empty()) store_in_cache(job.key, binary);
   return {std::move(binary), false};
 }
 
@@ -307,8 +340,9 @@ void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& k
 }
 
 void Engine::clear_cache() {
-  const std::lock_guard lock(mutex_);
-  memory_.clear();
+  auto& [mutex, slots] = memory_.get();
+  const std::lock_guard lock(mutex);
+  slots.clear();
   tunings_.clear();
 }
 

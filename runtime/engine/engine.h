@@ -5,12 +5,15 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "cache/disk_store.h"
 #include "codegen/render.h"
 #include "runtime/base/config.h"
+#include "runtime/base/fork.h"
+#include "runtime/base/interruption.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/nvrtc_library.h"
 #include "runtime/engine/cache_budget.h"
@@ -50,11 +53,13 @@ struct EngineOptions {
   int threads = 0;            // compiling threads; 0: one per core
   bool cache_only = false;    // throw CacheError for a missing kernel and do not compile it
   KernelListener* listener = nullptr;
+  std::optional<TimeLimit> time_limit = {};  // throw CompileError when it is over
 };
 
 // Returns compiled kernels for rendered ones: from memory, else from the disk cache, else from a
 // compiler. A kernel is compiled once, however many threads and processes ask for it. Safe to use
-// from several threads at once.
+// from several threads at once. A child of fork() begins without the kernels in memory, and never
+// waits for its parent's threads.
 class Engine {
  public:
   explicit Engine(Config config);
@@ -64,8 +69,10 @@ class Engine {
 
   // Returns one result per request, in order. Compiles missing kernels, several at once, the
   // longest first. A failure is part of its result and does not stop the other kernels. Throws
-  // SpecError for the emulator's arch in a build without it, and what listeners or the interruption
-  // check throw.
+  // SpecError for the emulator's arch in a build without it, CompileError when the time limit is
+  // over, and what listeners or the interruption check throw. The check runs on the caller's
+  // thread, and listeners on others. An exception ends all waits and compilations, where the
+  // compiler can stop.
   std::vector<KernelResult> try_kernels(const std::vector<KernelRequest>& requests,
                                         const EngineOptions& options);
 
@@ -100,13 +107,13 @@ class Engine {
   };
 
   std::vector<Job> jobs_of(const std::vector<KernelRequest>& requests) const;
-  KernelResult try_kernel(const Job& job, const EngineOptions& options);
-  KernelPtr kernel(const Job& job, const EngineOptions& options);
-  KernelPtr load_or_compile(const RenderedKernel& rendered, const Arch& arch, const Key& key,
-                            bool cache_only);
+  KernelResult try_kernel(const Job& job, const EngineOptions& options,
+                          const std::stop_token& stop);
+  KernelPtr kernel(const Job& job, const EngineOptions& options, const std::stop_token& stop);
+  KernelPtr load_or_compile(const Job& job, bool cache_only, const std::stop_token& stop);
   Lookup look_up(const RenderedKernel& rendered, const Arch& arch, const Key& key) const;
   std::string required_compiler(const Arch& arch) const;
-  Found compile_and_store(const RenderedKernel& rendered, const Arch& arch, const Key& key);
+  Found compile_and_store(const Job& job, const std::stop_token& stop);
   void store_in_cache(const Key& key, const Binary& binary) const;
   std::shared_ptr<Compiler> compiler(const Arch& arch) const;
   Key key_of(const RenderedKernel& rendered, const Arch& arch) const;
@@ -125,8 +132,13 @@ class Engine {
     std::mutex mutex;
     KernelPtr kernel;
   };
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Slot>> memory_;  // by key
+  struct Memory {
+    std::mutex mutex;
+    std::map<std::string, std::shared_ptr<Slot>> slots;  // by key
+  };
+  std::shared_ptr<Slot> slot_of(const Key& key);
+
+  PerProcess<Memory> memory_;
 };
 
 // Sets the lib directories of NVIDIA's Python packages. The process's engine uses them if they are

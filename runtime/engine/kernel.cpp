@@ -3,7 +3,7 @@
 #include <cuda.h>
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <mutex>
 
 #include "runtime/base/log.h"
 
@@ -35,13 +35,16 @@ bool refuses_code(const DriverFailure& failure) {
 
 const LoadedKernel& Kernel::load_on(const Device& device) const {
   const std::lock_guard lock(mutex_);
-  auto loaded = std::find_if(loaded_.begin(), loaded_.end(),
-                             [&](const Loaded& l) { return l.device == &device; });
-  if (loaded == loaded_.end()) {
-    loaded_.push_back({&device, load(device)});
-    loaded = std::prev(loaded_.end());
+  const Loaded* loaded = loaded_.get();
+  while (loaded != nullptr && loaded->device != &device) loaded = loaded->next.get();
+  if (loaded == nullptr) {
+    auto added = std::make_unique<Loaded>(Loaded{&device, load(device), nullptr});
+    // A child that is forked between these lines sees an empty list, and loads again.
+    added->next = std::move(loaded_);
+    loaded_ = std::move(added);
+    loaded = loaded_.get();
   }
-  latest_.store(&*loaded, std::memory_order_release);
+  latest_.store(loaded, std::memory_order_release);
   return *loaded->kernel;
 }
 

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <atomic>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "codegen/render.h"
 #include "runtime/base/error.h"
+#include "runtime/base/fork.h"
 #include "runtime/driver/compiler.h"
 #include "runtime/driver/device.h"
 
@@ -63,6 +62,7 @@ class Kernel {
   struct Loaded {
     const Device* device;
     std::unique_ptr<LoadedKernel> kernel;
+    std::unique_ptr<Loaded> next;
   };
 
   const LoadedKernel& load_on(const Device& device) const;
@@ -75,8 +75,8 @@ class Kernel {
   Binary binary_;
   Origin origin_;
   std::shared_ptr<Compiler> compiler_;
-  mutable std::mutex mutex_;
-  mutable std::list<Loaded> loaded_;  // one per device, never removed
+  mutable ForkMutex mutex_;
+  mutable std::unique_ptr<Loaded> loaded_;  // one per device, never removed; the first of a list
   mutable std::atomic<const Loaded*> latest_ = nullptr;
   mutable std::unique_ptr<Binary> recompiled_owner_;
   mutable std::atomic<const Binary*> recompiled_ = nullptr;

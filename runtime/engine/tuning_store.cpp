@@ -7,12 +7,14 @@
 #include "cache/error.h"
 #include "runtime/base/interruption.h"
 #include "runtime/base/log.h"
+#include "runtime/engine/key_lock.h"
 
 namespace lazyrope {
 
 std::shared_ptr<const Tuning> TuningStore::find(const Key& key) {
-  const std::lock_guard lock(mutex_);
-  const auto [entry, is_new] = memory_.try_emplace(key.hex());
+  auto& [mutex, tunings] = memory_.get();
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_new] = tunings.try_emplace(key.hex());
   if (is_new) entry->second = load(key);
   return entry->second;
 }
@@ -33,10 +35,11 @@ std::shared_ptr<const Tuning> TuningStore::load(const Key& key) const {
 
 FileLock TuningStore::lock(const Key& key) {
   constexpr std::chrono::minutes kTimeout{10};
-  FileLock lock = disk_.lock(key, kTimeout, check_interruption);
-  const std::lock_guard guard(mutex_);
-  const auto entry = memory_.find(key.hex());
-  if (entry != memory_.end() && entry->second == nullptr) memory_.erase(entry);
+  FileLock lock = lock_key(disk_, key, kTimeout, check_interruption);
+  auto& [mutex, tunings] = memory_.get();
+  const std::lock_guard guard(mutex);
+  const auto entry = tunings.find(key.hex());
+  if (entry != tunings.end() && entry->second == nullptr) tunings.erase(entry);
   return lock;
 }
 
@@ -48,18 +51,21 @@ void TuningStore::store(const Key& key, std::shared_ptr<const Tuning> tuning) {
     log_message(LogLevel::kWarning,
                 "the tuning record is not kept for other processes: {}; set LAZYROPE_CACHE_DIR",
                 stored.reason);
-  const std::lock_guard lock(mutex_);
-  memory_[key.hex()] = std::move(tuning);
+  auto& [mutex, tunings] = memory_.get();
+  const std::lock_guard lock(mutex);
+  tunings[key.hex()] = std::move(tuning);
 }
 
 void TuningStore::mark_missing(const Key& key) {
-  const std::lock_guard lock(mutex_);
-  memory_[key.hex()] = nullptr;
+  auto& [mutex, tunings] = memory_.get();
+  const std::lock_guard lock(mutex);
+  tunings[key.hex()] = nullptr;
 }
 
 void TuningStore::clear() {
-  const std::lock_guard lock(mutex_);
-  memory_.clear();
+  auto& [mutex, tunings] = memory_.get();
+  const std::lock_guard lock(mutex);
+  tunings.clear();
 }
 
 }  // namespace lazyrope

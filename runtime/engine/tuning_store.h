@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cache/disk_store.h"
+#include "runtime/base/fork.h"
 #include "runtime/engine/tuning.h"
 
 namespace lazyrope {
@@ -38,9 +39,13 @@ class TuningStore {
  private:
   std::shared_ptr<const Tuning> load(const Key& key) const;
 
+  struct Memory {
+    std::mutex mutex;
+    std::map<std::string, std::shared_ptr<const Tuning>> tunings;  // by key; null: no record
+  };
+
   DiskStore disk_;
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const Tuning>> memory_;  // by key; null: there is no record
+  PerProcess<Memory> memory_;
 };
 
 }  // namespace lazyrope

@@ -49,6 +49,10 @@ const std::vector<GuardedKey>& guarded_keys() {
   return rows;
 }
 
+// The first call is made when the library is loaded: a child that is forked during a later first
+// call would wait for it for ever.
+[[maybe_unused]] const std::vector<GuardedKey>& kGuardedKeys = guarded_keys();
+
 // Returns true if the key is guarded. Throws SpecError if its value is not neutral.
 bool is_neutral(const std::string& key, const Json& value) {
   const auto row = std::ranges::find(guarded_keys(), key, &GuardedKey::name);

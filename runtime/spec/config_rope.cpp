@@ -144,6 +144,10 @@ const std::vector<RopeType>& rope_types() {
   return rows;
 }
 
+// The first call is made when the library is loaded: a child that is forked during a later first
+// call would wait for it for ever.
+[[maybe_unused]] const std::vector<RopeType>& kRopeTypes = rope_types();
+
 const RopeType& rope_type(const std::string& name, const ModelType& model) {
   const auto is_name = [&](const char* known) { return name == known; };
   if (std::ranges::any_of(model.rope_types, is_name))

@@ -109,6 +109,10 @@ const std::vector<ModelType>& model_types() {
   return all;
 }
 
+// The first call is made when the library is loaded: a child that is forked during a later first
+// call would wait for it for ever.
+[[maybe_unused]] const std::vector<ModelType>& kModelTypes = model_types();
+
 const ModelType& model_type_of(const Json& config) {
   const auto type = required<std::string>(config, "model_type");
   std::vector<std::string_view> known;

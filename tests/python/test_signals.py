@@ -55,6 +55,61 @@ def test_ctrl_c_ends_a_compilation(arch, tmp_path):
     assert 0 < num_cached(tmp_path) < KERNELS
 
 
+def seconds_after_ctrl_c(process: subprocess.Popen[str]) -> float:
+    """Sends SIGINT to the process alone, and returns the seconds until KeyboardInterrupt ends it."""
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    out, errors = process.communicate(timeout=120)
+    assert out == "" and errors.rstrip().endswith("KeyboardInterrupt"), errors
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("arch", ["sm_80", pytest.param("emu:sm_80", marks=HAS_EMULATOR)])
+def test_ctrl_c_ends_a_kernel_that_is_compiled(arch, tmp_path):
+    """The first kernel takes two seconds to compile, and SIGINT comes in the first of them."""
+    larger = COMPILE.replace("head_dim=64, num_q_heads=2", "head_dim=256, num_q_heads=8")
+    process = begin(larger, arch, tmp_path)
+    assert process.stdout.readline() == "begins\n"
+    time.sleep(0.3)
+    assert seconds_after_ctrl_c(process) < 1
+    assert num_cached(tmp_path) == 0
+
+
+def test_ctrl_c_ends_a_wait_for_another_process(tmp_path):
+    """A process that is stopped holds the lock. The one that waits logs the lock's file, and is interrupted."""
+    holder = begin(COMPILE, "sm_80", tmp_path)
+    while not [*tmp_path.rglob("*.lock")]:
+        time.sleep(0.005)
+    holder.send_signal(signal.SIGSTOP)
+    (lock,) = tmp_path.rglob("*.lock")
+    waits = begin(COMPILE, "sm_80", tmp_path)
+    assert waits.stdout.readline() == "begins\n"
+    try:
+        assert f"waiting for {lock}" in waits.stderr.readline()
+        assert seconds_after_ctrl_c(waits) < 2
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", pytest.param("emu:sm_80", marks=HAS_EMULATOR)])
+def test_a_timeout_ends_a_compilation(arch, tmp_path):
+    code = COMPILE.replace("threads=1", "threads=1, timeout=0.5") + "print('not reached')"
+    process = begin(code, arch, tmp_path)
+    assert process.stdout.readline() == "begins\n"
+    start = time.monotonic()
+    out, errors = process.communicate(timeout=120)
+    assert time.monotonic() - start < 2.5
+    assert out == "" and "CompileError: the time limit of 0.5 s is over; 0 of 5 kernels are ready" in errors
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+def test_a_timeout_that_is_no_duration_is_refused(timeout):
+    spec = lazyrope.AttentionSpec(head_dim=64, num_q_heads=2, num_kv_heads=1, rope=lazyrope.rope.neox(theta=1e4))
+    with pytest.raises(lazyrope.SpecError, match=r"timeout = .*; it must be a number of seconds, more than 0"):
+        lazyrope.compile(spec, "sm_80", timeout=timeout)
+
+
 @HAS_EMULATOR
 def test_the_emulator_compiles_when_sigchld_is_ignored(tmp_path):
     code = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + COMPILE

@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -49,6 +51,7 @@ class CacheLockTest : public ::testing::Test {
  protected:
   DiskStore store() const { return DiskStore(root_); }
   fs::path lock_path() const { return root_ / (key_.hex() + ".lock"); }
+  fs::path claim_path() const { return root_ / (key_.hex() + ".claim"); }
 
   // Starts a child that holds the lock until it is killed.
   pid_t start_holder() const {
@@ -73,7 +76,7 @@ TEST_F(CacheLockTest, AnExceptionInAPauseEndsTheWait) {
   int pauses = 0;
   const auto begin = Clock::now();
   EXPECT_THROW((void)store().lock(key_, 60s,
-                                  [&] {
+                                  [&](const LockWait&) {
                                     if (++pauses == 2) throw std::runtime_error("interrupted");
                                   }),
                std::runtime_error);
@@ -106,12 +109,107 @@ TEST_F(CacheLockTest, AMovedLockStaysHeld) {
   EXPECT_TRUE(store().lock(key_, 0ms).is_held());
 }
 
-TEST_F(CacheLockTest, AcquireGivesUpAfterTheTimeout) {
+TEST_F(CacheLockTest, AfterTheTimeoutOneAtATimeGoesOnByAClaim) {
   const FileLock lock = store().lock(key_, 0ms);
   const auto start_time = Clock::now();
-  EXPECT_FALSE(store().lock(key_, 100ms).is_held());
+  std::optional<FileLock> first = store().lock(key_, 100ms);
   EXPECT_GE(Clock::now() - start_time, 100ms);
   EXPECT_LT(Clock::now() - start_time, 5s);
+  EXPECT_TRUE(first->is_held());
+  EXPECT_EQ(first->reason(), lock_path().native() + " is still held after 100 ms");
+  auto second = std::async(std::launch::async, [&] {
+    const FileLock claim = store().lock(key_, 200ms);
+    EXPECT_TRUE(claim.is_held());
+    return Clock::now();
+  });
+  EXPECT_EQ(second.wait_for(300ms), std::future_status::timeout);
+  const auto released = Clock::now();
+  first.reset();
+  EXPECT_GE(second.get(), released);
+  EXPECT_FALSE(fs::exists(claim_path()));
+}
+
+TEST_F(CacheLockTest, APauseIsToldOfTheFileAndTheTime) {
+  const FileLock held = store().lock(key_, 0ms);
+  std::vector<fs::path> paths;
+  std::chrono::milliseconds longest{0};
+  const FileLock claim = store().lock(key_, 50ms, [&](const LockWait& wait) {
+    paths.push_back(wait.path);
+    longest = std::max(longest, wait.waited);
+  });
+  ASSERT_FALSE(paths.empty());
+  EXPECT_EQ(paths.front(), lock_path());
+  EXPECT_GE(longest, 20ms);
+  EXPECT_LE(longest, 50ms);
+}
+
+// flock() of a file system that has none.
+int no_flock(int, int) {
+  errno = ENOLCK;
+  return -1;
+}
+
+TEST_F(CacheLockTest, WithoutFlockOneProcessCompilesForAll) {
+  const DiskStore shared(root_, no_flock);
+  const fs::path compiles = root_ / "compiles";
+  std::vector<pid_t> children;
+  for (int i = 0; i < 16; ++i) {
+    children.push_back(start([&] {
+      const FileLock lock = shared.lock(key_, 60s);
+      if (!lock.is_held() || lock.reason().find("No locks available") == std::string::npos)
+        return false;
+      if (shared.load(key_).entry) return true;
+      std::ofstream(compiles, std::ios::app) << 'x';
+      std::this_thread::sleep_for(100ms);
+      return shared.store(key_, Entry{{}, std::vector<std::byte>(5000)}).stored;
+    }));
+  }
+  expect_all_succeed(children);
+  EXPECT_EQ(fs::file_size(compiles), 1u);
+  EXPECT_FALSE(fs::exists(lock_path()));
+  EXPECT_FALSE(fs::exists(claim_path()));
+}
+
+TEST_F(CacheLockTest, AClaimOfADeadProcessIsTakenOverAtOnce) {
+  const DiskStore shared(root_, no_flock);
+  wait_for(start([&] {
+    const FileLock lock = shared.lock(key_, 60s);
+    ::_exit(0);
+    return lock.is_held();
+  }));
+  ASSERT_TRUE(fs::exists(claim_path()));
+  const auto begin = Clock::now();
+  EXPECT_TRUE(shared.lock(key_, 60s).is_held());
+  EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_FALSE(fs::exists(claim_path()));
+}
+
+TEST_F(CacheLockTest, AnOldClaimOfAnotherHostIsTakenOver) {
+  const DiskStore shared(root_, no_flock);
+  std::ofstream(claim_path()) << "1 elsewhere pid:[1]\n";
+  const auto begin = Clock::now();
+  EXPECT_TRUE(shared.lock(key_, 200ms).is_held());
+  EXPECT_GE(Clock::now() - begin, 200ms);
+  EXPECT_LT(Clock::now() - begin, 5s);
+}
+
+TEST_F(CacheLockTest, ClaimsThatAreLeftOverAreCleared) {
+  std::ofstream(claim_path()) << "1 elsewhere pid:[1]\n";
+  store().prune(1 << 20);
+  EXPECT_TRUE(fs::exists(claim_path()));
+  fs::last_write_time(claim_path(), fs::file_time_type::clock::now() - 2h);
+  store().prune(1 << 20);
+  EXPECT_FALSE(fs::exists(claim_path()));
+}
+
+TEST_F(CacheLockTest, AChildDoesNotRemoveTheLockThatItInherits) {
+  std::optional<FileLock> lock = store().lock(key_, 0ms);
+  EXPECT_EQ(wait_for(start([&] {
+              lock.reset();
+              return true;
+            })),
+            0);
+  EXPECT_TRUE(fs::exists(lock_path()));
 }
 
 TEST_F(CacheLockTest, LockMakesTheDirectory) {
@@ -180,7 +278,7 @@ TEST_F(CacheLockTest, ProcessesExcludeEachOther) {
 
 TEST_F(CacheLockTest, AKilledHolderReleasesTheLock) {
   const pid_t holder = start_holder();
-  EXPECT_FALSE(store().lock(key_, 50ms).is_held());
+  EXPECT_FALSE(store().lock(key_, 0ms).is_held());
   ::kill(holder, SIGKILL);
   wait_for(holder);
   EXPECT_TRUE(fs::exists(lock_path()));

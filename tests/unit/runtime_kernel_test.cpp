@@ -64,7 +64,7 @@ TEST(Kernel, ARefusalByTheDriverSaysWhetherTheKernelWasCached) {
 class OtherCompiler : public Compiler {
  public:
   std::vector<std::string> options(const Arch&) const override { return {}; }
-  Binary compile(const RenderedKernel&, const Arch&) override {
+  Binary compile(const RenderedKernel&, const Arch&, std::stop_token) override {
     ++compilations;
     if (!reason.empty()) throw CompileError({.what_failed = reason});
     Binary binary;
