@@ -537,8 +537,8 @@ def compile(
         allow_spills: If True, kernels that spill registers are accepted.
         threads: The number of threads that compile. 0: one for each core.
         timeout: The seconds after which the call gives up, more than 0 and at most a million. NVRTC 13 stops within a
-            second; an older one ends its kernels first. None: there is no limit. Ctrl-C ends the call in the same way.
-            Compiled kernels are kept, so a second call continues.
+            second; an older one ends its kernels first. The measurements of tune are not limited. None: there is no
+            limit. Ctrl-C ends the call in the same way. Compiled kernels are kept, so a second call continues.
 
     Returns:
         The attention, ready for :meth:`Attention.plan`.
