@@ -113,7 +113,7 @@ TEST(Lazy, AFailureIsTriedAgain) {
 }
 
 // Threads change the sink and log without a pause, so some forks come while they hold its lock.
-TEST(Log, ChildrenLogThoughThreadsOfTheParentLog) {
+TEST(ForkedLog, ChildrenLogThoughThreadsOfTheParentLog) {
   set_log_sink([](LogLevel, std::string_view) {});
   std::atomic<bool> done = false;
   std::vector<std::jthread> threads;
