@@ -77,6 +77,8 @@ int python_level(LogLevel level) {
 void bridge_log() {
   set_default_log_sink(
       [](LogLevel level, std::string_view text) { queues.get().push(level, text); });
+  // Ctrl-C during a first import would be lost: Python ignores exceptions in some of its callbacks.
+  py::module_::import("logging");
   py::module_::import("atexit").attr("register")(py::cpp_function(&deliver_log));
 }
 

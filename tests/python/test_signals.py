@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def test_ctrl_c_ends_a_compilation(arch, tmp_path):
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=120)
-    assert out == ""
+    assert out == "", errors
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
     assert 0 < num_cached(tmp_path) < KERNELS
@@ -100,7 +101,7 @@ def test_a_timeout_ends_a_compilation(arch, tmp_path):
     start = time.monotonic()
     out, errors = process.communicate(timeout=120)
     assert time.monotonic() - start < 2.5
-    assert out == "" and "CompileError: the time limit of 0.5 s is over; 0 of 5 kernels are ready" in errors
+    assert out == "" and re.search(r"CompileError: the time limit of 0.5 s is over; \d of 5 kernels are ready", errors)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
