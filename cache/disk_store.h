@@ -128,8 +128,8 @@ class DiskStore {
   // Removes entries that were last used too long ago, and then the least recently used ones until
   // at most `max_bytes` are left. Entries of pins stay, even if they exceed the limit. Also removes
   // leftovers of killed processes: lock files, and temporary files and claims whose date is more
-  // than an hour from now, in the past or in the future. Leaves whatever is no regular file. Throws CacheError,
-  // and removes no entry, if a pin cannot be read.
+  // than an hour from now, in the past or in the future. Leaves whatever is no regular file. Throws
+  // CacheError, and removes no entry, if a pin cannot be read.
   Removed prune(const PruneLimits& limits) const;
   Removed prune(std::uint64_t max_bytes) const;
 

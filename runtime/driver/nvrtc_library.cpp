@@ -133,9 +133,7 @@ NvrtcLibrary::NvrtcLibrary(DynamicLibrary library)
       archs_(query_archs(api_)),
       identity_(make_identity(version_, library_, builtins_)) {}
 
-const NvrtcLibrary& NvrtcLocator::library() {
-  return *finding_.get().library();
-}
+const NvrtcLibrary& NvrtcLocator::library() { return *finding_.get().library(); }
 
 std::vector<NvrtcAttempt> NvrtcLocator::attempts() {
   try {

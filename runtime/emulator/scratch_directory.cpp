@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <ctime>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -56,8 +56,9 @@ bool is_old_and_own(const FileDescriptor& directory) {
 ScratchDirectory::ScratchDirectory() {
   std::error_code failed;
   const fs::path parent = fs::temp_directory_path(failed);
-  static std::once_flag cleaned;
-  if (!failed) std::call_once(cleaned, remove_stale_scratch, parent);
+  // A once-flag would let a child wait for ever that is forked during the call.
+  static constinit std::atomic<bool> has_cleaned = false;
+  if (!failed && !has_cleaned.exchange(true)) remove_stale_scratch(parent);
   std::string name = (parent / fmt::format("{}{}-XXXXXX", kPrefix, ::getpid())).string();
   if (failed || ::mkdtemp(name.data()) == nullptr) {
     const std::string reason = failed ? failed.message() : std::generic_category().message(errno);

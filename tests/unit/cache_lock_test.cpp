@@ -150,7 +150,7 @@ int no_flock(int, int) {
 }
 
 TEST_F(CacheLockTest, WithoutFlockOneProcessCompilesForAll) {
-  const DiskStore shared(root_, no_flock);
+  const DiskStore shared(root_, {}, no_flock);
   const fs::path compiles = root_ / "compiles";
   std::vector<pid_t> children;
   for (int i = 0; i < 16; ++i) {
@@ -171,7 +171,7 @@ TEST_F(CacheLockTest, WithoutFlockOneProcessCompilesForAll) {
 }
 
 TEST_F(CacheLockTest, AClaimOfADeadProcessIsTakenOverAtOnce) {
-  const DiskStore shared(root_, no_flock);
+  const DiskStore shared(root_, {}, no_flock);
   wait_for(start([&] {
     const FileLock lock = shared.lock(key_, 60s);
     ::_exit(0);
@@ -185,7 +185,7 @@ TEST_F(CacheLockTest, AClaimOfADeadProcessIsTakenOverAtOnce) {
 }
 
 TEST_F(CacheLockTest, AnOldClaimOfAnotherHostIsTakenOver) {
-  const DiskStore shared(root_, no_flock);
+  const DiskStore shared(root_, {}, no_flock);
   std::ofstream(claim_path()) << "1 elsewhere pid:[1]\n";
   const auto begin = Clock::now();
   EXPECT_TRUE(shared.lock(key_, 200ms).is_held());

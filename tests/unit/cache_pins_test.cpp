@@ -80,7 +80,7 @@ TEST_F(CachePinsTest, APinThatCannotBeReadStopsPruning) {
   }
   std::ofstream(pin) << R"({"entries":[]})";
   fs::permissions(pin, fs::perms::others_write, fs::perm_options::add);
-  EXPECT_TRUE(throws<CacheError>([&] { (void)store_.prune(0); }, {"other users may write it"}));
+  EXPECT_TRUE(throws<CacheError>([&] { (void)store_.prune(0); }, {"any user may write it"}));
   fs::remove(pin);
   EXPECT_EQ(store_.prune(0).entries(), 1u);
 }
