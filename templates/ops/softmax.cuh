@@ -65,21 +65,15 @@ struct SoftmaxState {
   }
 
   // Replaces scores by weights. Where it raises a maximum, it rescales the sums and `rows`. With
-  // rows_are_zero, `rows` need no rescaling.
+  // rows_are_zero, `rows` need no rescaling. Without may_snap, maxima that are raised are scores,
+  // also near zero, so the weight of a row's only key is 1.
   template <class Scores, class Rows>
   LAZYROPE_DEVICE void softmax_step(Scores& scores, Rows& rows, float scale_log2,
-                                    bool rows_are_zero = false) {
-    raise_for(scores, rows, scale_log2, rows_are_zero);
-    exponentiate(scores, scale_log2);
-  }
-
-  // Raises the maxima for the scores, if needed, and rescales the sums and `rows`. Subtracts the
-  // maxima from the scores, if exponentiate() does not.
-  template <class Scores, class Rows>
-  LAZYROPE_DEVICE void raise_for(Scores& scores, Rows& rows, float scale_log2, bool rows_are_zero) {
+                                    bool rows_are_zero = false, bool may_snap = true) {
     float factor[kRowTiles][2];
-    if (raise(scores, scale_log2, factor) && !rows_are_zero) rescale(rows, factor);
+    if (raise(scores, scale_log2, factor, may_snap) && !rows_are_zero) rescale(rows, factor);
     update_shift(scores);
+    exponentiate(scores, scale_log2);
   }
 
   // Tells whether the caller must call subtract_maxima() before exponentiate(): with
@@ -101,15 +95,15 @@ struct SoftmaxState {
   // than the threshold. Returns true if it does: the sums are then multiplied by `factor`, and the
   // caller must multiply the rows by it.
   template <class Scores>
-  LAZYROPE_DEVICE bool raise(const Scores& scores, float scale_log2,
-                             float (&factor)[kRowTiles][2]) {
+  LAZYROPE_DEVICE bool raise(const Scores& scores, float scale_log2, float (&factor)[kRowTiles][2],
+                             bool may_snap = true) {
     float top[kRowTiles][2];
     if (!vote_sync_any(exceeds(scores, scale_log2, top))) return false;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) top[m][h] = Lanes::maximum(top[m][h]);
-    raise_to(top, scale_log2, factor);
+    raise_to(top, scale_log2, factor, may_snap);
     return true;
   }
 
@@ -137,12 +131,13 @@ struct SoftmaxState {
   // Raises the maxima to `top`, the greatest score of each row, and rescales the sums. `factor`
   // gets the factors.
   LAZYROPE_DEVICE void raise_to(const float (&top)[kRowTiles][2], float scale_log2,
-                                float (&factor)[kRowTiles][2]) {
+                                float (&factor)[kRowTiles][2], bool may_snap = true) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float raised = snapped(max_f32(maximum[m][h], top[m][h] * scale_log2));
+        const float greatest = max_f32(maximum[m][h], top[m][h] * scale_log2);
+        const float raised = may_snap ? snapped(greatest) : greatest;
         factor[m][h] = ex2_approx_ftz_f32(maximum[m][h] - raised);
         maximum[m][h] = raised;
         sum[m][h] *= factor[m][h];

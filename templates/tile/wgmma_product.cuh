@@ -94,18 +94,6 @@ struct WgmmaProduct {
       for (int i = 0; i < 4; ++i)
         packed[step][i] = Element::pack(weights[8 * step + 2 * i], weights[8 * step + 2 * i + 1]);
   }
-  // Returns the sums of the lane's packed weights in its two rows.
-  template <int kCount>
-  LAZYROPE_DEVICE static void sum_packed(float (&sums)[2], const OperandA (&weights)[kCount]) {
-    sums[0] = sums[1] = 0.0f;
-#pragma unroll
-    for (int step = 0; step < kCount; ++step)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const FloatPair pair = Element::unpack(weights[step][i]);
-        sums[i % 2] += pair.low + pair.high;
-      }
-  }
   // Returns true if no weight is NaN or greater than `most`. Weights are not negative, so they may
   // be compared as integers.
   template <int kCount>

@@ -46,13 +46,6 @@ class RowConsumer {
   // Up to this head_dim, a warp issues a score product quickly and has time for other work until
   // the product completes. With longer rows the issue takes nearly as long as the product.
   static constexpr bool kAdvancesDuringMma = kHeadDim <= 128;
-  // If true, the sums of some blocks are those of the rounded weights, by which the values are
-  // multiplied. A row that sees one key then gets exactly that key's value: where no maximum is
-  // subtracted, the key's weight is not 1. These are the blocks that are compared with the maximum,
-  // a work tile's first among them. With kHidesEarlyKeys they are also the blocks in which keys are
-  // hidden: there a row's first key may be in any block. In all blocks, this would cost 3% at
-  // head_dim 128.
-  static constexpr bool kSumsPacked = Memory::kScalesQueries && !Product::kAddsWeights;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   // A full softmax step is needed for a work tile's first scores and for scores that are computed
   // again. At head_dim 128 one instance of its code, a fifteenth of the kernel, serves both. At
@@ -123,13 +116,8 @@ class RowConsumer {
     bool are_zero = !(Product::kAddsWeights && Spec::kSinks);
     const auto full_softmax_step = [&] {
       const float scale = prepare_scores(scores, queries, info);
-      softmax_.raise_for(scores, acc_o_, scale, are_zero);
+      softmax_.softmax_step(scores, acc_o_, scale, are_zero, !may_show_one_key(queries, info));
       are_zero = false;
-      float added[1][2] = {};
-      softmax_.template exponentiate<0, kKeys / 8>(scores, scale, added);
-      Product::pack(weights, scores);
-      if constexpr (kSumsPacked) Product::sum_packed(added[0], weights);
-      softmax_.add(added);
     };
     // Computes the scores and weights of the next block. Returns false if a maximum was too small.
     const auto compute_next_block = [&] {
@@ -139,12 +127,12 @@ class RowConsumer {
       wgmma_wait_group<1>();
       scores.pin();
       if constexpr (kRotatesQueries) detect_document_change(block, last, info);
-      const float scale = prepare_scores<true>(scores, queries, info);
-      return softmax_step(weights, scores, scale, queries, info);
+      return softmax_step(weights, scores, prepare_scores<true>(scores, queries, info), info);
     };
     if (kStepsBeforeLoop) full_softmax_step();
     while (true) {
       if (!kStepsBeforeLoop) full_softmax_step();
+      Product::pack(weights, scores);
       pipelines_.release_keys();
       bool maxima_hold = true;
       if constexpr (Memory::kConsumersRotate) {
@@ -174,6 +162,15 @@ class RowConsumer {
     multiply_values(weights, pipelines_.wait_for_values());
     wait_for_value_product(weights);
     pipelines_.finish_work_tile(last);
+  }
+
+  // Tells whether one of the queries may see a single key, which is in this block. Its result is
+  // then the key's value, bit for bit, if the weight is 1: the score itself must be the maximum.
+  LAZYROPE_DEVICE static bool may_show_one_key(PositionRange queries, const BlockInfo& info) {
+    const int32 end = smaller(info.end, kKeys);
+    return visible_end<Mask>(queries.first, info.position, end) -
+               visible_begin<Mask>(queries.first, info.position, info.begin, end) <=
+           1;
   }
 
   // Computes the scores of the work tile's first block.
@@ -247,7 +244,7 @@ class RowConsumer {
   // previous block runs. Returns false if a maximum was too small. If products also sum the
   // weights, the lanes' sums are unused, and the compiler removes them.
   LAZYROPE_DEVICE bool softmax_step(OperandA (&weights)[kKeys / 16], Scores& scores, float scale,
-                                    PositionRange queries, const BlockInfo& info) {
+                                    const BlockInfo& info) {
     float added[1][2] = {};
     softmax_.template exponentiate<0, kEarlyColumns>(scores, scale, added);
     pipelines_.clear_next_partial_runs(ValidSlots(info));
@@ -255,8 +252,6 @@ class RowConsumer {
     wait_for_value_product(weights);
     pipelines_.try_wait_for_both();
     Product::pack(weights, scores);
-    if constexpr (kSumsPacked && Mask::kHidesEarlyKeys)
-      if (hides_keys<Mask, kKeys>(queries, info)) Product::sum_packed(added[0], weights);
     const bool lane_maxima_hold = Product::kAddsWeights
                                       ? Product::are_at_most(weights, softmax_.kMaxLaneSum)
                                       : softmax_.weights_fit(added);

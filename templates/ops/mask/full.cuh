@@ -7,7 +7,6 @@ namespace lazyrope {
 
 template <int... kNone>
 struct Mask {
-  static constexpr bool kHidesEarlyKeys = false;
   LAZYROPE_DEVICE static int32 first_key(int32) { return kFirstPosition; }
   LAZYROPE_DEVICE static int32 last_key(int32) { return kLastPosition; }
 };

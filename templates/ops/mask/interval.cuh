@@ -1,7 +1,6 @@
 // The interval of keys that a mask lets a query see. Each file of this folder but this one defines
 // a Mask, with the parameters of its row in the registry. A query sees the logical positions from
-// first_key(query) to last_key(query). Neither decreases with the query's position. kHidesEarlyKeys
-// tells whether first_key() is ever above kFirstPosition.
+// first_key(query) to last_key(query). Neither decreases with the query's position.
 #pragma once
 
 #include "isa/launch.cuh"

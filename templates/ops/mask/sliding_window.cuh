@@ -7,7 +7,6 @@ namespace lazyrope {
 
 template <int kWindow>
 struct Mask {
-  static constexpr bool kHidesEarlyKeys = true;
   LAZYROPE_DEVICE static int32 first_key(int32 query) {
     return query < kFirstPosition + kWindow ? kFirstPosition : query - kWindow + 1;
   }
