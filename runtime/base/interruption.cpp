@@ -5,13 +5,20 @@
 namespace lazyrope {
 namespace {
 
-std::function<void()>& the_check = *new std::function<void()>([] {});
+std::function<void()>& the_check() {
+  static auto& check = *new std::function<void()>([] {});
+  return check;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[maybe_unused]] std::function<void()>& kTheCheck = the_check();
 
 }  // namespace
 
-void set_interruption_check(std::function<void()> check) { the_check = std::move(check); }
+void set_interruption_check(std::function<void()> check) { the_check() = std::move(check); }
 
-void check_interruption() { the_check(); }
+void check_interruption() { the_check()(); }
 
 void throw_if_stopped(const std::stop_token& stop) {
   if (stop.stop_requested()) throw Stopped();

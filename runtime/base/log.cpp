@@ -24,12 +24,19 @@ constinit std::atomic<LogLevel> log_level = LogLevel::kWarning;
 // Guards the pointers, not the calls of sinks: a sink may wait for Python's lock.
 constinit std::mutex sinks_mutex;
 // It is never destroyed, because other objects' destructors may log at exit.
-Sinks& sinks = *new Sinks;
+Sinks& sinks() {
+  static Sinks& all = *new Sinks;
+  return all;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[maybe_unused]] Sinks& kSinks = sinks();
 [[maybe_unused]] const bool kSinksAreWhole = hold_across_forks<sinks_mutex>();
 
 SinkPtr current_sink() {
   const std::lock_guard lock(sinks_mutex);
-  return sinks.chosen ? sinks.chosen : sinks.by_default;
+  return sinks().chosen ? sinks().chosen : sinks().by_default;
 }
 
 // Returns the sink that `place` held. The caller lets it go without the lock: its destructor is not
@@ -54,16 +61,16 @@ std::string_view to_string(LogLevel level) {
 void set_log_level(LogLevel level) { log_level = level; }
 
 void set_log_sink(LogSink sink) {
-  exchange_sink(sinks.chosen, sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr);
+  exchange_sink(sinks().chosen, sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr);
 }
 
 void set_default_log_sink(LogSink sink) {
-  exchange_sink(sinks.by_default, std::make_shared<const LogSink>(std::move(sink)));
+  exchange_sink(sinks().by_default, std::make_shared<const LogSink>(std::move(sink)));
   log_level = LogLevel::kDebug;
 }
 
 void log_to_stderr(LogLevel level) {
-  exchange_sink(sinks.by_default, nullptr);
+  exchange_sink(sinks().by_default, nullptr);
   log_level = level;
 }
 

@@ -38,8 +38,15 @@ bool is_current(const Driver& driver, CUdevice device) {
 }
 
 // It is never destroyed, because other objects' destructors may use it at exit.
-auto& device_list =
-    *new PerProcess<const Devices>([] { return std::make_unique<const Devices>(Driver::get()); });
+PerProcess<const Devices>& device_list() {
+  static auto& list =
+      *new PerProcess<const Devices>([] { return std::make_unique<const Devices>(Driver::get()); });
+  return list;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[maybe_unused]] PerProcess<const Devices>& kDeviceList = device_list();
 
 }  // namespace
 
@@ -50,7 +57,7 @@ Devices::Devices(const Driver& driver) : driver_(driver) {
   }
 }
 
-const Devices& Devices::get() { return device_list.get(); }
+const Devices& Devices::get() { return device_list().get(); }
 
 const DeviceInfo& Devices::info(int ordinal) const {
   if (ordinal < 0 || ordinal >= count()) no_such_device("cuDeviceGet", ordinal, count());

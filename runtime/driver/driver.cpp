@@ -159,13 +159,22 @@ DriverError driver_before_fork() {
 std::atomic<bool> driver_was_used = false;
 
 // It is never destroyed, because other objects' destructors may call the driver at exit.
-auto& process_driver = *new PerProcess<ProcessDriver>([] {
+std::unique_ptr<ProcessDriver> make_process_driver() {
   if (driver_was_used.exchange(true) && fork_count() > 0)
     return std::make_unique<ProcessDriver>(ProcessDriver{std::nullopt, driver_before_fork()});
   auto opened = std::make_unique<ProcessDriver>(open_process_driver());
   driver_was_used = opened->driver.has_value();
   return opened;
-});
+}
+
+PerProcess<ProcessDriver>& process_driver() {
+  static auto& driver = *new PerProcess<ProcessDriver>(make_process_driver);
+  return driver;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[maybe_unused]] PerProcess<ProcessDriver>& kProcessDriver = process_driver();
 
 DynamicLibrary open_library(const std::string& soname) {
   try {
@@ -218,7 +227,7 @@ DriverTable resolve_driver_table(const SymbolResolver& resolve) {
 }
 
 const Driver& Driver::get() {
-  const ProcessDriver& process = process_driver.get();
+  const ProcessDriver& process = process_driver().get();
   if (process.error) throw DriverError(*process.error);
   return process.driver.value();
 }

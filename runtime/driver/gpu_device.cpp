@@ -263,7 +263,14 @@ struct GpuDevices {
 };
 
 // It is never destroyed, because other objects' destructors may use a device at exit.
-auto& gpu_devices = *new PerProcess<GpuDevices>;
+PerProcess<GpuDevices>& gpu_devices() {
+  static auto& devices = *new PerProcess<GpuDevices>;
+  return devices;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[maybe_unused]] PerProcess<GpuDevices>& kGpuDevices = gpu_devices();
 
 }  // namespace
 
@@ -365,7 +372,7 @@ bool GpuDevice::is_capturing(Stream stream) const {
 }
 
 std::shared_ptr<const Device> gpu_device(int ordinal) {
-  GpuDevices& devices = gpu_devices.get();
+  GpuDevices& devices = gpu_devices().get();
   const std::lock_guard lock(devices.mutex);
   std::shared_ptr<const Device>& device = devices.by_ordinal[ordinal];
   if (device == nullptr)

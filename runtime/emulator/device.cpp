@@ -259,24 +259,38 @@ class EmulatorDevice : public Device {
   bool is_capturing(Stream) const override { return false; }
 };
 
-const std::shared_ptr<const Device> kDevice = std::make_shared<EmulatorDevice>();
+const std::shared_ptr<const Device>& the_device() {
+  static const auto& device =
+      *new std::shared_ptr<const Device>(std::make_shared<EmulatorDevice>());
+  return device;
+}
 
-Lazy<EmulatorOptions> process_options([] {
+std::unique_ptr<EmulatorOptions> options_of_environment() {
   const Config config = Config::from_environment();
   return std::make_unique<EmulatorOptions>(
       EmulatorOptions{.seed = config.emulator_seed, .races = config.emulator_races});
-});
+}
+
+Lazy<EmulatorOptions>& process_options() {
+  static auto& options = *new Lazy<EmulatorOptions>(options_of_environment);
+  return options;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[maybe_unused]] const std::shared_ptr<const Device>& kTheDevice = the_device();
+[[maybe_unused]] Lazy<EmulatorOptions>& kProcessOptions = process_options();
 
 }  // namespace
 
 bool has_emulator() { return true; }
 
-EmulatorOptions& emulator_options() { return process_options.get(); }
+EmulatorOptions& emulator_options() { return process_options().get(); }
 
 std::shared_ptr<Compiler> host_compiler(const std::string& command) {
   return std::make_shared<HostCompiler>(command);
 }
 
-std::shared_ptr<const Device> emulator_device() { return kDevice; }
+std::shared_ptr<const Device> emulator_device() { return the_device(); }
 
 }  // namespace lazyrope

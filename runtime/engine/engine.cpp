@@ -27,15 +27,28 @@ namespace {
 constexpr std::string_view kCacheFormat = "1";
 constexpr std::chrono::seconds kLockTimeout{60};
 
-std::vector<std::string>& package_directories = *new std::vector<std::string>;
+std::vector<std::string>& package_directories() {
+  static auto& directories = *new std::vector<std::string>;
+  return directories;
+}
+
+std::unique_ptr<Engine> make_process_engine() {
+  Config config = Config::from_environment();
+  config.nvrtc_directories = package_directories();
+  return std::make_unique<Engine>(std::move(config));
+}
 
 // A child gets an engine of its own. Engines are never destroyed, because kernels in use at exit
 // refer to compilers.
-PerProcess<Engine>& process_engine = *new PerProcess<Engine>([] {
-  Config config = Config::from_environment();
-  config.nvrtc_directories = package_directories;
-  return std::make_unique<Engine>(std::move(config));
-});
+PerProcess<Engine>& process_engine() {
+  static auto& engine = *new PerProcess<Engine>(make_process_engine);
+  return engine;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[maybe_unused]] std::vector<std::string>& kPackageDirectories = package_directories();
+[[maybe_unused]] PerProcess<Engine>& kProcessEngine = process_engine();
 
 // Locks the mutex, which another thread may hold while it compiles. Throws Stopped.
 std::unique_lock<std::mutex> lock_unless_stopped(std::mutex& mutex, const std::stop_token& stop) {
@@ -145,10 +158,10 @@ Engine::Engine(Config config)
   compilers_["emu"] = host_compiler(config_.host_compiler);
 }
 
-Engine& Engine::get() { return process_engine.get(); }
+Engine& Engine::get() { return process_engine().get(); }
 
 void set_nvrtc_directories(std::vector<std::string> directories) {
-  package_directories = std::move(directories);
+  package_directories() = std::move(directories);
 }
 
 std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& requests,
