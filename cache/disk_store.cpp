@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <exception>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <ranges>
 #include <system_error>
@@ -181,14 +182,37 @@ std::vector<std::string> differing_names(const KeyFields& a, const KeyFields& b)
   return names;
 }
 
-std::optional<Nearest> nearest_in(const fs::path& root, const Key& key, const FileTrust& trust) {
+// Returns the fields of the stored key, and the texts among its facts that have the asked names.
+// Returns nullopt if the start of the file cannot be read: a bad entry is nearest to no key.
+std::optional<KeyFields> fields_and_facts(const StoredFile& file, const KeyFields& asked,
+                                          const FileTrust& trust) {
+  try {
+    const auto bytes = read_trusted_file(file.path, kStartOfFileBytes, trust);
+    if (!bytes) return std::nullopt;
+    const DecodedEntry start = decode_start(*bytes, file.key());
+    KeyFields fields = start.key.fields();
+    const auto facts = nlohmann::json::parse(start.entry.facts, /*callback=*/nullptr,
+                                             /*allow_exceptions=*/false);
+    for (const auto& [name, value] : asked)
+      if (facts.is_object() && facts.contains(name) && facts[name].is_string())
+        fields.insert_or_assign(name, facts[name].get<std::string>());
+    return fields;
+  } catch (const CacheError&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<Nearest> nearest_in(const fs::path& root, const Key& key, const KeyFields& facts,
+                                  const FileTrust& trust) {
+  KeyFields wanted = facts;
+  wanted.insert(key.fields().begin(), key.fields().end());
   std::optional<Nearest> nearest;
   for (const StoredFile& file : entries_in(root)) {
-    const auto stored = key_in(file, trust);
-    if (!stored || stored->hex() == key.hex()) continue;
-    auto differing = differing_names(key.fields(), stored->fields());
+    const auto stored = fields_and_facts(file, facts, trust);
+    if (!stored || file.key() == key.hex()) continue;
+    auto differing = differing_names(wanted, *stored);
     if (nearest && nearest->differing.size() <= differing.size()) continue;
-    nearest = Nearest{stored->hex(), stored->fields(), std::move(differing)};
+    nearest = Nearest{file.key(), *stored, std::move(differing)};
   }
   return nearest;
 }
@@ -207,6 +231,16 @@ fs::path DiskStore::path_of(std::string_view key_hex, const char* extension) con
 }
 
 LoadResult DiskStore::load(const Key& key) const {
+  LoadResult result = read(key);
+  // This sets the time of last use to now. It may fail, on a read-only file system for example,
+  // where nothing is pruned either.
+  if (result.entry)
+    ::utimensat(AT_FDCWD, path_of(key.hex(), kEntryExtension).c_str(), nullptr,
+                AT_SYMLINK_NOFOLLOW);
+  return result;
+}
+
+LoadResult DiskStore::read(const Key& key) const {
   if (root_.empty()) return {std::nullopt, kNoRoot};
   const fs::path path = path_of(key.hex(), kEntryExtension);
   try {
@@ -214,9 +248,6 @@ LoadResult DiskStore::load(const Key& key) const {
     if (!file) return {std::nullopt, "absent"};
     const std::uint64_t bytes = file->size();
     Entry entry = decode_entry(std::move(*file), key.hex()).entry;
-    // This sets the time of last use to now. It may fail, on a read-only file system for example,
-    // where nothing is pruned either.
-    ::utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
     return {.entry = std::move(entry), .bytes = bytes};
   } catch (const std::exception& error) {
     return {std::nullopt, fmt::format("{}: {}", path.native(), error.what()), true};
@@ -268,9 +299,9 @@ FileLock DiskStore::lock(const Key& key, std::chrono::milliseconds timeout,
   return FileLock::acquire(path_of(key.hex(), kLockExtension), timeout, on_pause, flock_);
 }
 
-std::optional<Nearest> DiskStore::nearest(const Key& key) const {
+std::optional<Nearest> DiskStore::nearest(const Key& key, const KeyFields& facts) const {
   try {
-    return nearest_in(root_, key, trust_);
+    return nearest_in(root_, key, facts, trust_);
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -282,6 +313,13 @@ std::vector<ListedEntry> DiskStore::list() const {
     if (auto listed = list_entry(file, trust_)) listing.push_back(std::move(*listed));
   }
   return listing;
+}
+
+std::vector<Key> DiskStore::keys() const {
+  std::vector<Key> keys;
+  for (const StoredFile& file : entries_in(root_))
+    if (auto key = key_in(file, trust_)) keys.push_back(std::move(*key));
+  return keys;
 }
 
 std::size_t DiskStore::count() const { return entries_in(root_).size(); }

@@ -72,8 +72,8 @@ struct PruneLimits {
 // The stored entry that is most like a key, to explain a miss.
 struct Nearest {
   std::string key;
-  KeyFields fields;
-  // The fields whose values differ between the two keys, or that only one of them has.
+  KeyFields fields;  // those of its key, and the facts that were asked for
+  // The fields and facts whose values differ, or that only one of the two has.
   std::vector<std::string> differing;
 };
 
@@ -95,6 +95,12 @@ class DiskStore {
 
   // Reads and verifies the entry of `key`. A hit also makes it the most recently used entry.
   LoadResult load(const Key& key) const;
+  // Does the same, and leaves the time of last use as it is.
+  LoadResult read(const Key& key) const;
+
+  // Returns the keys of all entries whose start can be read, the most recently used first. The
+  // entries are not verified.
+  std::vector<Key> keys() const;
 
   // Writes the entry of `key`, in place of any that is there, good or bad.
   StoreResult store(const Key& key, const Entry& entry) const;
@@ -109,7 +115,9 @@ class DiskStore {
 
   // Returns the entry whose key differs from `key` in the fewest fields, the most recently used one
   // among equals. It skips the entry of `key` itself, and returns nullopt when there is no other.
-  std::optional<Nearest> nearest(const Key& key) const;
+  // Facts of the wanted entry are compared like fields, with the facts of the same names that
+  // entries have.
+  std::optional<Nearest> nearest(const Key& key, const KeyFields& facts = {}) const;
 
   // Lists all entries, the most recently used first. Reads and verifies every one. A link that is
   // not followed, a folder, a FIFO or a socket with the name of an entry is listed as a bad one.

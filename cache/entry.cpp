@@ -139,6 +139,15 @@ DecodedEntry decode_entry(std::vector<std::byte> file, std::string_view key_hex)
   return {std::move(key), {std::move(facts), std::move(file)}};
 }
 
+DecodedEntry decode_start(std::span<const std::byte> start_of_file, std::string_view key_hex) {
+  const Lengths lengths = read_header(start_of_file);
+  DecodedEntry start = {read_key(start_of_file, lengths, key_hex), {}};
+  const std::size_t facts_at = kHeaderBytes + lengths.fields;
+  if (start_of_file.size() - facts_at >= lengths.facts)
+    start.entry.facts = text_of(start_of_file.subspan(facts_at, lengths.facts));
+  return start;
+}
+
 Key decode_key(std::span<const std::byte> start_of_file, std::string_view key_hex) {
   return read_key(start_of_file, read_header(start_of_file), key_hex);
 }

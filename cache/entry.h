@@ -49,4 +49,8 @@ DecodedEntry decode_entry(std::vector<std::byte> file, std::string_view key_hex)
 // CacheError.
 Key decode_key(std::span<const std::byte> start_of_file, std::string_view key_hex);
 
+// Decodes the key and the facts, from the first bytes of a file, without the payload. The facts are
+// not verified, and empty if they are not whole. Throws CacheError.
+DecodedEntry decode_start(std::span<const std::byte> start_of_file, std::string_view key_hex);
+
 }  // namespace lazyrope

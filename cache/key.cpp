@@ -55,6 +55,19 @@ Key::Key(KeyFields fields) : fields_(std::move(fields)), hex_(hex_digest(encode_
 
 Key Key::from_fields(KeyFields fields) { return Key(std::move(fields)); }
 
+Key Key::with(std::string_view name, std::string_view value) const {
+  KeyFields fields = KeyBuilder().field(name, value).finish().fields();
+  fields.insert(fields_.begin(), fields_.end());  // which leaves `name` as it is
+  return Key(std::move(fields));
+}
+
+Key Key::without(const std::string& name) const {
+  KeyFields fields = fields_;
+  fields.erase(name);
+  if (fields.empty()) throw CacheError("a cache key needs at least one field");
+  return Key(std::move(fields));
+}
+
 KeyBuilder& KeyBuilder::field(std::string_view name, std::string_view value) {
   if (!is_field_name(name)) {
     throw CacheError(fmt::format(

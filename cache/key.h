@@ -22,6 +22,12 @@ class Key {
   const std::string& hex() const { return hex_; }
   const KeyFields& fields() const { return fields_; }
 
+  // Returns the key that has `value` in the field `name`, which this key may have or not. Throws
+  // CacheError as KeyBuilder::field does.
+  Key with(std::string_view name, std::string_view value) const;
+  // Returns the key without the field `name`. Throws CacheError if no field is left.
+  Key without(const std::string& name) const;
+
  private:
   explicit Key(KeyFields fields);
 

@@ -235,7 +235,9 @@ RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfi
           std::move(entry),
           launch.threads,
           launch.ctas_per_sm,
-          launch.shared_bytes};
+          launch.shared_bytes,
+          describe(spec),
+          describe(config)};
 }
 
 }  // namespace lazyrope

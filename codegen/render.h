@@ -26,9 +26,11 @@ struct RenderedKernel {
   KernelKind kind;
   std::string source;
   std::string entry;
-  int threads;       // per CTA
-  int ctas_per_sm;   // CTAs that an SM must have registers for: __launch_bounds__
-  int shared_bytes;  // dynamic shared memory per CTA
+  int threads;            // per CTA
+  int ctas_per_sm;        // CTAs that an SM must have registers for: __launch_bounds__
+  int shared_bytes;       // dynamic shared memory per CTA
+  std::string spec = {};  // describe() of the spec and of the config that it was rendered from
+  std::string config = {};
 };
 
 // Renders the source of one kernel. Throws SpecError if the spec or the config is illegal. This
