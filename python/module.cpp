@@ -52,6 +52,13 @@ PYBIND11_MODULE(_core, module) {
   module.def(
       "clear_cache", [] { lazyrope::Engine::get().clear_cache(); },
       py::call_guard<lazyrope::LogDelivery>());
+  module.def("counters", [] {
+    py::dict values;
+    for (const lazyrope::CounterValue& value : lazyrope::Engine::get().counters().values())
+      values[py::str(value.name)] = value.value;
+    return values;
+  });
+  module.def("open_metrics", [] { return lazyrope::Engine::get().counters().open_metrics(); });
   module.def(
       "doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); },
       py::call_guard<lazyrope::LogDelivery>());

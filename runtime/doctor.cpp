@@ -9,6 +9,7 @@
 #include "runtime/base/version.h"
 #include "runtime/driver/context.h"
 #include "runtime/engine/devices.h"
+#include "runtime/engine/kernel_entry.h"
 
 namespace lazyrope {
 namespace {
@@ -70,13 +71,15 @@ Json driver_facts() {
 Json cache_facts(const Engine& engine) {
   Json facts = {{"directory", engine.config().cache_dir},
                 {"policy", to_string(engine.config().policy)},
-                {"max_bytes", engine.config().cache_max_bytes}};
+                {"max_bytes", engine.config().cache_max_bytes},
+                {"layers", engine.config().cache_layers}};
   try {
     const std::vector<ListedEntry> entries = engine.store().list();
     const auto bad = [](const ListedEntry& e) { return !e.error.empty(); };
     facts["entries"] = entries.size();
     facts["bad_entries"] = std::count_if(entries.begin(), entries.end(), bad);
     facts["bytes"] = engine.store().size_bytes();
+    facts["other_compilers"] = kernels_of_other_nvrtc(entries, engine.nvrtc_name());
   } catch (const CacheError& error) {
     facts["problem"] = error.what();
   }
@@ -147,6 +150,11 @@ void append_cache(const Json& cache, std::string& text) {
                         value_text(cache["entries"]), value_text(cache["bytes"]),
                         value_text(cache["max_bytes"]), value_text(cache["bad_entries"]),
                         value_text(cache["policy"]));
+  if (cache.value("other_compilers", 0) > 0)
+    text += fmt::format("  {} kernels were compiled by another NVRTC than the one chosen\n",
+                        value_text(cache["other_compilers"]));
+  for (const Json& layer : cache["layers"])
+    text += fmt::format("  read-only layer: {}\n", value_text(layer));
 }
 
 void append_environment(const Json& environment, std::string& text) {

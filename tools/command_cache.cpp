@@ -18,8 +18,10 @@
 #include "codegen/error.h"
 #include "runtime/base/table.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/kernel_entry.h"
 #include "runtime/engine/tuning.h"
 #include "tools/cache_pins.h"
+#include "tools/cache_why.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"
@@ -51,7 +53,8 @@ constexpr const char* kVerifyFooter =
     R"(The command reads every file and checks its checksum, owner and mode. It prints one line
 per bad entry, then their number. A link that is not followed, a FIFO, a socket or a folder with the
 name of an entry is a bad entry. A bad entry is never used; compiling its kernel again replaces it.
---json prints an object: directory, entries, bad [{key, bytes, error}].
+The command also counts the kernels that another NVRTC than the present one compiled. They are good.
+--json prints an object: directory, entries, other_compilers, bad [{key, bytes, error}].
 Exit codes: 0 if every entry is good, 1 if one is bad, 2 wrong usage.
 
 Example:
@@ -162,15 +165,23 @@ int verify(const Options& options, const Engine& engine) {
   const DiskStore& store = engine.store();
   std::vector<ListedEntry> bad = store.list();
   const std::size_t total = bad.size();
+  const std::string present = engine.nvrtc_name();
+  const std::ptrdiff_t others = kernels_of_other_nvrtc(bad, present);
   std::erase_if(bad, [](const ListedEntry& entry) { return entry.error.empty(); });
   if (options.json) {
     Json listed = Json::array();
     for (const ListedEntry& entry : bad)
       listed.push_back({{"key", entry.key}, {"bytes", entry.bytes}, {"error", entry.error}});
-    print(json_text({{"directory", store.root().string()}, {"entries", total}, {"bad", listed}}));
+    print(json_text({{"directory", store.root().string()},
+                     {"entries", total},
+                     {"other_compilers", others},
+                     {"bad", listed}}));
   } else {
     std::string text;
     for (const ListedEntry& entry : bad) text += fmt::format("{}: {}\n", entry.key, entry.error);
+    if (others > 0)
+      text +=
+          fmt::format("{} kernels were compiled by another compiler than {}\n", others, present);
     print(fmt::format("{}{} of {} entries are bad, in {}\n", text, bad.size(), total,
                       directory_text(store)));
   }
@@ -271,6 +282,7 @@ Command cache_command(CLI::App& root) {
       add("prune", "Remove the least recently used entries", kPruneFooter, prune),
       add("clear", "Remove all entries", kClearFooter, clear),
       add("path", "Print the path of the directory", kPathFooter, path)};
+  leaves.push_back(why_command(*app));
   std::ranges::move(pin_commands(*app), std::back_inserter(leaves));
   for (const char* name : {"list", "verify", "prune", "clear"})
     add_json_option(*app->get_subcommand(name), options->json);

@@ -96,6 +96,7 @@ const char* to_string(State state) {
 Config config_of(const Options& options) {
   Config config = config_with_out(options.out);
   config.cache_max_bytes = std::numeric_limits<std::uint64_t>::max();
+  config.cache_layers.clear();  // the directory must have every kernel itself
   config.policy = CachePolicy::kJit;
   return config;
 }

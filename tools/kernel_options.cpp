@@ -29,7 +29,7 @@ std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void add_kernel_options(CLI::App& app, KernelOptions& options) {
+void add_selection_options(CLI::App& app, KernelOptions& options) {
   app.add_option("--arch", options.archs,
                  "Any of " + arch_names() +
                      ",\nseparated by commas; or all, for every GPU arch\n"
@@ -37,13 +37,17 @@ void add_kernel_options(CLI::App& app, KernelOptions& options) {
       ->option_text("NAME,...")
       ->delimiter(',');
   app.add_flag("--reposition", options.reposition,
-               "Also compile reposition, the kernel of\nlazyrope.compile_reposition()");
+               "Also reposition, the kernel of\nlazyrope.compile_reposition()");
+  add_spec_options(app, options.spec);
+}
+
+void add_kernel_options(CLI::App& app, KernelOptions& options) {
   app.add_flag("--allow-spills", options.allow_spills,
                "Accept kernels that spill registers, which are slow");
   app.add_option("--threads", options.threads, "Kernels to compile at once (default: one per core)")
       ->option_text("N")
       ->check(CLI::Range(1, kMaxThreads));
-  add_spec_options(app, options.spec);
+  add_selection_options(app, options);
 }
 
 std::vector<KernelSetRequest> kernel_sets_of(const KernelOptions& options) {

@@ -19,6 +19,8 @@ struct KernelOptions {
   int threads = 0;
 };
 
+// Adds the options that select kernels, and those that say how to compile them too.
+void add_selection_options(CLI::App& app, KernelOptions& options);
 void add_kernel_options(CLI::App& app, KernelOptions& options);
 
 // Returns one request per model and arch for the kernels of the attention. With `reposition`, a

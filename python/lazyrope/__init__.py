@@ -51,11 +51,13 @@ from ._core import (
     compile,
     compile_reposition,
     configs,
+    counters,
     doctor,
     environment_variables,
     head_dims,
     masks,
     model_types,
+    open_metrics,
     rope_variants,
 )
 from ._tuning import Tuning, TuningTask, TuningTrial, TuningWorkload
@@ -96,12 +98,14 @@ __all__ = [
     "compile",
     "compile_reposition",
     "configs",
+    "counters",
     "doctor",
     "emulator",
     "environment_variables",
     "head_dims",
     "masks",
     "model_types",
+    "open_metrics",
     "rope",
     "rope_variants",
 ]

@@ -10,6 +10,11 @@ from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, Toke
 from ._emulator import Profile as Profile
 from ._emulator import emulator_options as emulator_options
 from ._emulator import set_emulator_options as set_emulator_options
+from ._process import clear_cache as clear_cache
+from ._process import counters as counters
+from ._process import doctor as doctor
+from ._process import environment_variables as environment_variables
+from ._process import open_metrics as open_metrics
 from ._reposition import Reposition as Reposition
 from ._reposition import compile_reposition as compile_reposition
 from ._spec import AttentionSpec as AttentionSpec
@@ -574,22 +579,6 @@ def archs() -> list[str]:
 
     "emu:sm_80" and "emu:sm_90a" are the emulator, if this build has it. It runs on this machine's CPU, and needs a
     C++ compiler in place of NVRTC.
-    """
-
-def clear_cache() -> None:
-    """Clears the kernels in memory. The disk cache stays, and the next compile() looks there.
-
-    Kernels that are in use stay valid.
-    """
-
-def doctor() -> str:
-    """Returns a report of what was found on this machine: NVRTC, driver, GPUs, cache and environment, with reasons."""
-
-def environment_variables() -> list[dict[str, str | None]]:
-    """Returns the environment variables that lazyrope reads.
-
-    Returns:
-        For each variable its "name", "meaning", "allowed", "default" and "value" (None if it is not set).
     """
 
 def set_nvrtc_directories(directories: Sequence[str]) -> None: ...

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -30,6 +31,18 @@ std::string absolute_path(const std::string& path) {
                     "absolute path",
                     path, error.message()));
   return absolute.lexically_normal().string();
+}
+
+// Returns the absolute paths of a list with colons, or none if one of them is empty.
+std::vector<std::string> absolute_paths(const std::string& text) {
+  std::vector<std::string> paths;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(':', begin), text.size());
+    if (end == begin) return {};
+    paths.push_back(absolute_path(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return paths;
 }
 
 // The XDG base directory specification says to ignore relative values.
@@ -116,6 +129,19 @@ constexpr Variable kVariables[] = {
      "no one else",
      [](Config& config, const std::string& text) {
        return assign(config.cache_trust, FileTrust::parse(text));
+     }},
+    {"LAZYROPE_CACHE_LAYERS",
+     "read-only directories of kernels, such as those of an image, which are searched first",
+     "paths, with colons between them", "no others",
+     [](Config& config, const std::string& text) {
+       config.cache_layers = absolute_paths(text);
+       return !config.cache_layers.empty();
+     }},
+    {"LAZYROPE_CACHE_STRICT",
+     "whether a kernel that another version of the compiler made is compiled again", "0 or 1", "0",
+     [](Config& config, const std::string& text) {
+       config.cache_strict = text == "1";
+       return text == "0" || text == "1";
      }},
     {"LAZYROPE_POLICY", "what to do about a kernel that is not in the cache: compile it or refuse",
      "jit or cache_only", "jit",

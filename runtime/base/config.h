@@ -42,9 +42,11 @@ struct Config {
   std::string cache_dir;  // absolute; empty: kernels are cached in memory only
   std::uint64_t cache_max_bytes = std::uint64_t{1} << 30;
   FileTrust cache_trust;  // the owners whose cache files are used; empty: this user and root
+  std::vector<std::string> cache_layers;  // read-only directories, absolute; the first comes first
   CachePolicy policy = CachePolicy::kJit;
-  std::string trusted_key;  // the public key, or the file of such keys, that must sign packs
-  std::string nvrtc_path;   // the only libnvrtc to use; empty: NvrtcLocator searches
+  bool cache_strict = false;  // do not use kernels that another version of the compiler made
+  std::string trusted_key;    // the public key, or the file of such keys, that must sign packs
+  std::string nvrtc_path;     // the only libnvrtc to use; empty: NvrtcLocator searches
   std::vector<std::string> nvrtc_directories;  // searched for NVRTC; lib folders of Python packages
   std::optional<LogLevel> log_level = {};      // unset if LAZYROPE_LOG is not set
   std::string host_compiler = "c++";           // command, for the emulator

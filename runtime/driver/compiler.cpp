@@ -25,11 +25,21 @@ ProgramSource program_of(const RenderedKernel& kernel, std::vector<std::string> 
   return {kernel.entry + ".cu", kernel.source, std::move(options)};
 }
 
+std::string identity_of(const NvrtcLibrary& nvrtc) { return "nvrtc " + nvrtc.identity(); }
+
 }  // namespace
 
 std::vector<std::string> NvrtcCompiler::options(const Arch& arch) const {
   return {fmt::format("--gpu-architecture={}", arch.name), "--std=c++20",
           "--device-as-default-execution-space", "--ptxas-options=-v"};
+}
+
+std::string NvrtcCompiler::identity() {
+  try {
+    return identity_of(nvrtc_->library());
+  } catch (const CompileError&) {
+    return {};
+  }
 }
 
 void NvrtcCompiler::check(const Arch& arch) const {
@@ -57,7 +67,7 @@ Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch,
   binary.arch = arch.name;
   binary.threads = kernel.threads;
   binary.shared_bytes = kernel.shared_bytes;
-  binary.compiler = "nvrtc " + nvrtc.identity();
+  binary.compiler = identity_of(nvrtc);
   binary.compile_ms = program.milliseconds;
   bool is_reported = false;
   for (const PtxasFunction& function : parse_ptxas_log(program.log)) {

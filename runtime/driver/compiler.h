@@ -22,9 +22,11 @@ class Compiler {
   // Returns the options of the compiler, which are part of the cache's key.
   virtual std::vector<std::string> options(const Arch& arch) const = 0;
 
-  // Returns the Binary::compiler that a cached binary must have. An empty text accepts the binaries
-  // of every compiler.
-  virtual std::string required_compiler() { return {}; }
+  // Returns the Binary::compiler of what compile() would return, or an empty text if there is no
+  // compiler here.
+  virtual std::string identity() = 0;
+  // Tells whether cached binaries of other compilers of this kind may be used.
+  virtual bool accepts_others() const { return true; }
 
   // Throws CompileError if nothing can be compiled for the arch.
   virtual void check(const Arch&) const {}
@@ -48,6 +50,7 @@ class NvrtcCompiler : public Compiler {
   explicit NvrtcCompiler(std::shared_ptr<NvrtcLocator> nvrtc) : nvrtc_(std::move(nvrtc)) {}
 
   std::vector<std::string> options(const Arch& arch) const override;
+  std::string identity() override;
   void check(const Arch& arch) const override;
   Binary compile(const RenderedKernel& kernel, const Arch& arch, std::stop_token stop) override;
   // Returns PTX.

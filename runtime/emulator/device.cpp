@@ -156,7 +156,9 @@ class HostCompiler : public Compiler {
     return {"-std=c++20", kOptimization, "-fno-strict-aliasing", "-shared", "-fPIC", "-w"};
   }
 
-  std::string required_compiler() override { return version().empty() ? "" : identity(); }
+  std::string identity() override { return version().empty() ? "" : compiler(); }
+  // Its kernels are part of this process, so they must be of the compiler that is used here.
+  bool accepts_others() const override { return false; }
 
   Binary compile(const RenderedKernel& kernel, const Arch& arch, std::stop_token stop) override;
 
@@ -173,7 +175,7 @@ class HostCompiler : public Compiler {
 
   // Returns "c++ [c++ (Debian 12.2.0-14) 12.2.0, x86_64]": the command, which may hold options, the
   // version, and the CPU's architecture.
-  std::string identity() {
+  std::string compiler() {
     return version().empty() ? command_
                              : fmt::format("{} [{}, {}]", command_, version(), machine_name());
   }
@@ -195,7 +197,7 @@ Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch, std
   binary.arch = arch.name;
   binary.threads = kernel.threads;
   binary.shared_bytes = kernel.shared_bytes;
-  binary.compiler = identity();
+  binary.compiler = compiler();
   binary.compile_ms = elapsed.count();
   binary.code.resize(code.size());
   std::memcpy(binary.code.data(), code.data(), code.size());

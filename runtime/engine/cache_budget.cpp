@@ -24,7 +24,7 @@ void CacheBudget::note_use(const std::string& key, const std::string& kernel, st
   used_.insert_or_assign(key, Use{kernel, bytes});
 }
 
-void CacheBudget::enforce(const DiskStore& store) {
+Removed CacheBudget::enforce(const DiskStore& store) {
   try {
     const Removed removed = store.prune(max_bytes_);
     if (removed.excess_bytes > 0)
@@ -32,13 +32,15 @@ void CacheBudget::enforce(const DiskStore& store) {
                   "pinned kernels of the cache exceed LAZYROPE_CACHE_MAX_BYTES by {} bytes, so no "
                   "other kernel is kept: raise it, or see `lazyrope cache unpin`",
                   removed.excess_bytes);
-    if (removed.entries() == 0) return;
+    if (removed.entries() == 0) return removed;
     log_message(LogLevel::kInfo,
                 "removed {} of the cache's entries ({} bytes), to keep it within {} bytes",
                 removed.entries(), removed.bytes, max_bytes_);
     warn_of_used(removed);
+    return removed;
   } catch (const CacheError& error) {
     log_message(LogLevel::kWarning, "the cache was not pruned: {}", error.what());
+    return {};
   }
 }
 

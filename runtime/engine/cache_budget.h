@@ -19,8 +19,8 @@ class CacheBudget {
   // Notes that this process uses an entry, which has `bytes` bytes on disk.
   void note_use(const std::string& key, const std::string& kernel, std::uint64_t bytes);
 
-  // Removes the least recently used entries beyond the budget, and logs what is removed.
-  void enforce(const DiskStore& store);
+  // Removes the least recently used entries beyond the budget, logs what is removed and returns it.
+  Removed enforce(const DiskStore& store);
 
  private:
   struct Use {

@@ -17,6 +17,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/parallel.h"
 #include "runtime/emulator/device.h"
+#include "runtime/engine/kernel_entry.h"
 #include "runtime/engine/key_lock.h"
 #include "runtime/engine/source_dump.h"
 
@@ -61,6 +62,15 @@ std::unique_lock<std::mutex> lock_unless_stopped(std::mutex& mutex, const std::s
   return lock;
 }
 
+std::uint64_t microseconds(double milliseconds) {
+  return static_cast<std::uint64_t>(std::max(milliseconds, 0.0) * 1000.0);
+}
+
+Counter miss_of(const CachedBinary& cached) {
+  if (cached.refused) return Counter::kRefused;
+  return cached.is_of_other_compiler ? Counter::kOtherCompiler : Counter::kAbsent;
+}
+
 [[noreturn]] void refuse_more_time(const TimeLimit& limit, std::size_t done, std::size_t kernels) {
   throw CompileError(
       {.what_failed =
@@ -89,18 +99,6 @@ int compile_rank(KernelKind kind) {
   return 6;
 }
 
-// Throws CacheError if a cached binary is for another launch. The key of an entry does not cover
-// threads and shared memory.
-void check_launch(const RenderedKernel& rendered, const Binary& binary) {
-  if (binary.entry != rendered.entry || binary.threads != rendered.threads ||
-      binary.shared_bytes != rendered.shared_bytes)
-    throw CacheError(
-        fmt::format("it is for a launch of {} by {} threads with {} bytes of shared "
-                    "memory, not of {} by {} with {}",
-                    binary.entry, binary.threads, binary.shared_bytes, rendered.entry,
-                    rendered.threads, rendered.shared_bytes));
-}
-
 void refuse_spills(const Kernel& kernel) {
   const int spilled = kernel.binary().spill_bytes;
   if (spilled == 0) return;
@@ -110,47 +108,12 @@ void refuse_spills(const Kernel& kernel) {
                     .advice = "choose another config, or allow spills if a slow kernel will do"});
 }
 
-// nlohmann::json would convert true, 1.5 or 1e300 to some int.
-int count_in(const nlohmann::json& facts, const char* name) {
-  const nlohmann::json& value = facts.at(name);
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > INT_MAX)
-    throw CacheError(fmt::format("the entry's facts are incomplete: {} is no count", name));
-  return value.get<int>();
-}
-
 }  // namespace
-
-Entry entry_of(const Binary& binary) {
-  const nlohmann::json facts = {
-      {"entry", binary.entry},         {"arch", binary.arch},
-      {"threads", binary.threads},     {"shared_bytes", binary.shared_bytes},
-      {"registers", binary.registers}, {"spill_bytes", binary.spill_bytes},
-      {"compiler", binary.compiler},   {"compile_ms", binary.compile_ms}};
-  return {facts.dump(), binary.code};
-}
-
-Binary binary_of(Entry entry) {
-  try {
-    const nlohmann::json facts = nlohmann::json::parse(entry.facts);
-    return {facts.at("entry"),
-            facts.at("arch"),
-            count_in(facts, "threads"),
-            count_in(facts, "shared_bytes"),
-            count_in(facts, "registers"),
-            count_in(facts, "spill_bytes"),
-            facts.at("compiler"),
-            facts.at("compile_ms"),
-            std::move(entry.payload)};
-  } catch (const nlohmann::json::exception& error) {
-    throw CacheError(fmt::format("the entry's facts are incomplete: {}", error.what()));
-  }
-}
 
 Engine::Engine(Config config)
     : config_(std::move(config)),
-      store_(config_.cache_dir, config_.cache_trust),
-      budget_(config_.cache_max_bytes),
-      tunings_(store_),
+      cache_(config_),
+      tunings_(cache_),
       nvrtc_(std::make_shared<NvrtcLocator>(NvrtcSearch{
           .configured = config_.nvrtc_path, .directories = config_.nvrtc_directories})) {
   if (config_.log_level) log_to_stderr(*config_.log_level);
@@ -203,13 +166,15 @@ std::vector<Engine::Job> Engine::jobs_of(const std::vector<KernelRequest>& reque
 
 KernelResult Engine::try_kernel(const Job& job, const EngineOptions& options,
                                 const std::stop_token& stop) {
-  KernelResult result = {job.key.hex(), nullptr, nullptr};
+  KernelResult result = {entry_key(job).hex(), nullptr, nullptr};
   try {
     result.kernel = kernel(job, options, stop);
+    result.key = result.kernel->entry_key();
     if (!options.allow_spills) refuse_spills(*result.kernel);
   } catch (const Stopped&) {
     throw;
   } catch (...) {
+    if (result.kernel == nullptr) counters_.add(Counter::kFailed);
     result.failure = std::current_exception();
   }
   return result;
@@ -227,7 +192,10 @@ Engine::KernelPtr Engine::kernel(const Job& job, const EngineOptions& options,
                                  const std::stop_token& stop) {
   const std::shared_ptr<Slot> slot = slot_of(job.key);
   const auto lock = lock_unless_stopped(slot->mutex, stop);
-  if (slot->kernel == nullptr) slot->kernel = load_or_compile(job, options.cache_only, stop);
+  if (slot->kernel != nullptr)
+    counters_.add(Counter::kMemoryHits);
+  else
+    slot->kernel = load_or_compile(job, options.cache_only, stop);
   return slot->kernel;
 }
 
@@ -238,69 +206,79 @@ Engine::KernelPtr Engine::load_or_compile(const Job& job, bool cache_only,
   const Key& key = job.key;
   const auto begin = std::chrono::steady_clock::now();
   dump(rendered, arch, key);
-  Lookup lookup = look_up(rendered, arch, key);
-  if (!lookup.binary && cache_only) throw CacheError(lookup.miss_reason);
-  if (!lookup.binary && config_.policy == CachePolicy::kCacheOnly)
-    refuse_compiling(rendered, key, lookup);
-  if (lookup.refused || lookup.is_of_other_compiler)
-    log_message(lookup.refused ? LogLevel::kWarning : LogLevel::kInfo,
-                "cache entry {} is not used: {}", key.hex(), lookup.miss_reason);
-  Found found =
-      lookup.binary ? Found{std::move(*lookup.binary), true} : compile_and_store(job, stop);
+  CachedBinary cached = look_up(job);
+  if (!cached.binary) counters_.add(miss_of(cached));
+  if (!cached.binary && cache_only) throw CacheError(cached.miss_reason);
+  if (!cached.binary && config_.policy == CachePolicy::kCacheOnly)
+    refuse_compiling(rendered, key, cached);
+  if (cached.refused || cached.is_of_other_compiler)
+    log_message(cached.refused ? LogLevel::kWarning : LogLevel::kInfo,
+                "cache entry {} is not used: {}", cached.entry_key, cached.miss_reason);
+  Found found = cached.binary ? found_in_cache(std::move(cached)) : compile_and_store(job, stop);
+  counters_.add(found.from_cache ? Counter::kDiskHits : Counter::kCompiled);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   return std::make_shared<Kernel>(
       rendered, arch, std::move(found.binary),
-      Kernel::Origin{found.from_cache, took.count(), config_.policy == CachePolicy::kJit},
+      Kernel::Origin{found.from_cache, took.count(), config_.policy == CachePolicy::kJit,
+                     std::move(found.entry_key)},
       compiler(arch));
 }
 
-Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Arch& arch,
-                               const Key& key) const {
-  LoadResult result = store_.load(key);
-  if (!result.entry) return {std::nullopt, std::move(result.miss_reason), result.refused};
-  try {
-    Binary binary = binary_of(std::move(*result.entry));
-    check_launch(rendered, binary);
-    const std::string required = required_compiler(arch);
-    if (required.empty() || binary.compiler == required) {
-      budget_.note_use(key.hex(), binary.entry, result.bytes);
-      return {.binary = std::move(binary)};
-    }
-    return {.miss_reason = fmt::format("it was compiled by {}, and the compiler here is {}",
-                                       binary.compiler, required),
-            .is_of_other_compiler = true};
-  } catch (const CacheError& error) {
-    return {std::nullopt, error.what(), true};
-  }
-}
-
-// Where compiling is forbidden, the entries of every compiler are used.
-std::string Engine::required_compiler(const Arch& arch) const {
-  return config_.policy == CachePolicy::kJit ? compiler(arch)->required_compiler() : "";
+// Counts the wait for another process or thread, if there is one.
+FileLock Engine::lock(const Key& key, const std::stop_token& stop) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool has_waited = false;
+  FileLock lock = lock_key(store(), key, kLockTimeout, [&] {
+    has_waited = true;
+    throw_if_stopped(stop);
+  });
+  if (!has_waited) return lock;
+  const std::chrono::duration<double, std::milli> waited = std::chrono::steady_clock::now() - begin;
+  counters_.add(Counter::kWaits);
+  counters_.add(Counter::kWaitMicroseconds, microseconds(waited.count()));
+  return lock;
 }
 
 Engine::Found Engine::compile_and_store(const Job& job, const std::stop_token& stop) {
   const RenderedKernel& rendered = job.request->rendered;
   const Arch& arch = *job.request->arch;
   // One process compiles; the others wait at the lock and then find the entry.
-  const FileLock lock = lock_key(store_, job.key, kLockTimeout, [&] { throw_if_stopped(stop); });
-  if (Lookup lookup = look_up(rendered, arch, job.key); lookup.binary)
-    return {std::move(*lookup.binary), true};
+  const FileLock held = lock(entry_key(job), stop);
+  if (CachedBinary cached = look_up(job); cached.binary) return found_in_cache(std::move(cached));
   throw_if_stopped(stop);
   Binary binary = compiler(arch)->compile(rendered, arch, stop);
+  counters_.add(Counter::kCompileMicroseconds, microseconds(binary.compile_ms));
   log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
               binary.compile_ms);
-  if (!config_.cache_dir.empty()) store_in_cache(job.key, binary);
-  return {std::move(binary), false};
+  if (!config_.cache_dir.empty()) store_in_cache(job, binary);
+  return {std::move(binary), entry_key(job).hex(), false};
 }
 
-void Engine::store_in_cache(const Key& key, const Binary& binary) const {
-  const StoreResult stored = store_.store(key, entry_of(binary));
-  if (!stored.stored)
-    log_message(LogLevel::kWarning, "{} is not cached on disk: {}; set LAZYROPE_CACHE_DIR",
-                binary.entry, stored.reason);
-  if (stored.stored) budget_.note_use(key.hex(), binary.entry, stored.bytes);
-  budget_.enforce(store_);
+Key Engine::entry_key(const Job& job) const {
+  return cache_.entry_key(job.key, *compiler(*job.request->arch));
+}
+
+CachedBinary Engine::look_up(const Job& job) const {
+  const RenderedKernel& rendered = job.request->rendered;
+  CachedBinary cached = cache_.find(job.key, rendered, *compiler(*job.request->arch));
+  log_message(LogLevel::kDebug, "cache {} for {} of {}{}", cached.binary ? "hit" : "miss",
+              rendered.entry, job.request->arch->name,
+              cached.binary ? "" : ": " + cached.miss_reason);
+  return cached;
+}
+
+Engine::Found Engine::found_in_cache(CachedBinary cached) {
+  return {std::move(*cached.binary), std::move(cached.entry_key), true};
+}
+
+void Engine::store_in_cache(const Job& job, const Binary& binary) {
+  const AddedBinary added = cache_.add(job.key, job.request->rendered, binary);
+  counters_.add(Counter::kEvictions, added.removed.entries());
+  counters_.add(Counter::kEvictedBytes, added.removed.bytes);
+  if (added.stored.stored) return;
+  counters_.add(Counter::kStoreFailures);
+  log_message(LogLevel::kWarning, "{} is not cached on disk: {}; set LAZYROPE_CACHE_DIR",
+              binary.entry, added.stored.reason);
 }
 
 std::shared_ptr<Compiler> Engine::compiler(const Arch& arch) const {
@@ -322,27 +300,61 @@ Key Engine::key_of(const RenderedKernel& rendered, const Arch& arch) const {
 }
 
 void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key,
-                              const Lookup& lookup) const {
+                              const CachedBinary& cached) const {
   std::string why = "there is no cache: set LAZYROPE_CACHE_DIR";
-  if (lookup.refused) {
-    why = fmt::format("its entry in the cache {} is not used: {}", store_.root().string(),
-                      lookup.miss_reason);
+  if (cached.refused) {
+    why = fmt::format("its entry in the cache {} is not used: {}", store().root().string(),
+                      cached.miss_reason);
   } else if (!config_.cache_dir.empty()) {
-    const std::optional<Nearest> near = store_.nearest(key);
-    why = fmt::format("it is not in the cache {}, where {}", store_.root().string(),
+    const std::optional<Nearest> near = nearest(rendered, key);
+    why = fmt::format("it is not in the cache {}, where {}", store().root().string(),
                       near ? fmt::format("the nearest readable entry differs in: {}",
                                          fmt::join(near->differing, ", "))
                            : "there is no readable entry");
   }
   throw CacheError(fmt::format(
       "LAZYROPE_POLICY=cache_only forbids compiling {}, and {}\ncompile it beforehand "
-      "with `lazyrope precompile{}`, or set LAZYROPE_POLICY=jit",
+      "with `lazyrope precompile{}`, or set LAZYROPE_POLICY=jit; `lazyrope cache why` compares "
+      "the entries",
       rendered.entry, why, rendered.kind == KernelKind::kReposition ? " --reposition" : ""));
+}
+
+// What a kernel was rendered from says more than the digest of its source, unless it is the same.
+std::optional<Nearest> Engine::nearest(const RenderedKernel& rendered, const Key& key) const {
+  std::optional<Nearest> near = store().nearest(key, origin_facts(rendered));
+  if (!near) return near;
+  const auto differs = [&](std::string_view name) {
+    return std::ranges::find(near->differing, name) != near->differing.end();
+  };
+  std::erase(near->differing, kCompilerField);
+  if (differs("spec") || differs("config") || differs("templates") || differs("arch"))
+    std::erase(near->differing, "source");
+  return near;
+}
+
+CacheExplanation Engine::explain(const KernelRequest& request) const {
+  const RenderedKernel& rendered = request.rendered;
+  const Job job = {&request, key_of(rendered, *request.arch), {}};
+  const CachedBinary cached = look_up(job);
+  if (cached.binary)
+    return {.key = cached.entry_key, .is_found = true, .compiler = cached.binary->compiler};
+  CacheExplanation explanation = {.key = entry_key(job).hex(), .reason = cached.miss_reason};
+  const std::optional<Nearest> near = nearest(rendered, job.key);
+  if (!near) return explanation;
+  explanation.nearest = near->key;
+  KeyFields wanted = origin_facts(rendered);
+  wanted.insert(job.key.fields().begin(), job.key.fields().end());
+  for (const std::string& name : near->differing) {
+    const auto there = near->fields.find(name);
+    explanation.differs.push_back(
+        {name, there == near->fields.end() ? "" : there->second, wanted[name]});
+  }
+  return explanation;
 }
 
 void Engine::check_can_compile(const Arch& arch) const {
   compiler(arch)->check(arch);
-  if (!config_.cache_dir.empty()) store_.check_writable();
+  if (!config_.cache_dir.empty()) store().check_writable();
 }
 
 void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const {

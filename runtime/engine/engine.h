@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "cache/disk_store.h"
 #include "codegen/render.h"
 #include "runtime/base/config.h"
 #include "runtime/base/fork.h"
 #include "runtime/base/interruption.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/nvrtc_library.h"
-#include "runtime/engine/cache_budget.h"
+#include "runtime/engine/counters.h"
 #include "runtime/engine/kernel.h"
+#include "runtime/engine/kernel_cache.h"
 #include "runtime/engine/tuning_store.h"
 
 namespace lazyrope {
@@ -31,7 +31,9 @@ struct KernelRequest {
 
 // The outcome of a request.
 struct KernelResult {
-  std::string key;                       // the key of its cache entry
+  // The key of its cache entry. Without a kernel, it is the key of the entry that compiling would
+  // make here; where compiling is forbidden or impossible, that key has no compiler.
+  std::string key;
   std::shared_ptr<const Kernel> kernel;  // set also for a kernel that is refused because it spills
   std::exception_ptr failure;            // null if the kernel may be used
 
@@ -56,6 +58,23 @@ struct EngineOptions {
   std::optional<TimeLimit> time_limit = {};  // throw CompileError when it is over
 };
 
+// One way in which the stored entry that is most like a kernel's differs from it.
+struct CacheDifference {
+  std::string name;  // "spec", "config", "arch", "templates", "version", ...
+  std::string there;
+  std::string wanted;
+};
+
+// Says whether a kernel is on disk, and why not.
+struct CacheExplanation {
+  std::string key;  // the key of the entry, or of the one that compiling would make
+  bool is_found = false;
+  std::string compiler = {};                  // the compiler of the entry that is used
+  std::string reason = {};                    // the reason of a miss
+  std::string nearest = {};                   // the key of the most similar entry; empty: none
+  std::vector<CacheDifference> differs = {};  // how that entry differs
+};
+
 // Returns compiled kernels for rendered ones: from memory, else from the disk cache, else from a
 // compiler. A kernel is compiled once, however many threads and processes ask for it. Safe to use
 // from several threads at once. A child of fork() begins without the kernels in memory, and never
@@ -76,13 +95,21 @@ class Engine {
   std::vector<KernelResult> try_kernels(const std::vector<KernelRequest>& requests,
                                         const EngineOptions& options);
 
+  // Looks for the kernel on disk and compiles nothing.
+  CacheExplanation explain(const KernelRequest& request) const;
+
   // Checks that kernels can be compiled for the arch and stored on disk. Throws CompileError or
   // CacheError with the reason.
   void check_can_compile(const Arch& arch) const;
 
   const Config& config() const { return config_; }
-  const DiskStore& store() const { return store_; }
+  const DiskStore& store() const { return cache_.store(); }
+  // Returns the counts of this engine. A child of fork() begins with those of its parent.
+  const Counters& counters() const { return counters_; }
   NvrtcLocator& nvrtc() { return *nvrtc_; }
+  // Returns the name of the NVRTC that would compile, as the entries of its kernels have it, or an
+  // empty text.
+  std::string nvrtc_name() const { return compilers_.at("ptx")->identity(); }
   TuningStore& tunings() { return tunings_; }
 
   // Drops the kernels and tunings in memory. The disk cache and kernels in use stay.
@@ -92,13 +119,8 @@ class Engine {
   using KernelPtr = std::shared_ptr<const Kernel>;
   struct Found {
     Binary binary;
+    std::string entry_key;
     bool from_cache;
-  };
-  struct Lookup {
-    std::optional<Binary> binary = {};
-    std::string miss_reason = {};       // the reason if there is none
-    bool refused = false;               // there is an entry, and it must not be used
-    bool is_of_other_compiler = false;  // there is an entry, and the compiler here replaces it
   };
   struct Job {
     const KernelRequest* request;
@@ -111,19 +133,22 @@ class Engine {
                           const std::stop_token& stop);
   KernelPtr kernel(const Job& job, const EngineOptions& options, const std::stop_token& stop);
   KernelPtr load_or_compile(const Job& job, bool cache_only, const std::stop_token& stop);
-  Lookup look_up(const RenderedKernel& rendered, const Arch& arch, const Key& key) const;
-  std::string required_compiler(const Arch& arch) const;
+  Key entry_key(const Job& job) const;
+  CachedBinary look_up(const Job& job) const;
+  static Found found_in_cache(CachedBinary cached);
+  FileLock lock(const Key& key, const std::stop_token& stop);
   Found compile_and_store(const Job& job, const std::stop_token& stop);
-  void store_in_cache(const Key& key, const Binary& binary) const;
+  void store_in_cache(const Job& job, const Binary& binary);
   std::shared_ptr<Compiler> compiler(const Arch& arch) const;
   Key key_of(const RenderedKernel& rendered, const Arch& arch) const;
   [[noreturn]] void refuse_compiling(const RenderedKernel& rendered, const Key& key,
-                                     const Lookup& lookup) const;
+                                     const CachedBinary& cached) const;
+  std::optional<Nearest> nearest(const RenderedKernel& rendered, const Key& key) const;
   void dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const;
 
   Config config_;
-  DiskStore store_;
-  mutable CacheBudget budget_;  // counts what look_up() finds
+  KernelCache cache_;
+  Counters counters_;
   TuningStore tunings_;
   std::shared_ptr<NvrtcLocator> nvrtc_;
   std::map<std::string, std::shared_ptr<Compiler>> compilers_;  // by isa
@@ -144,10 +169,5 @@ class Engine {
 // Sets the lib directories of NVIDIA's Python packages. The process's engine uses them if they are
 // set before it is made.
 void set_nvrtc_directories(std::vector<std::string> directories);
-
-// Convert between a binary and a cache entry. binary_of() throws CacheError if a fact is missing or
-// has the wrong type.
-Entry entry_of(const Binary& binary);
-Binary binary_of(Entry entry);
 
 }  // namespace lazyrope

@@ -17,9 +17,10 @@ namespace lazyrope {
 class Kernel {
  public:
   struct Origin {
-    bool from_cache;   // the binary came from the disk cache
-    double ready_ms;   // milliseconds from the request to the binary
-    bool may_compile;  // the kernel may be compiled again if a driver refuses the binary
+    bool from_cache;             // the binary came from the disk cache
+    double ready_ms;             // milliseconds from the request to the binary
+    bool may_compile;            // the kernel may be compiled again if a driver refuses the binary
+    std::string entry_key = {};  // the key of its cache entry
   };
 
   Kernel(RenderedKernel rendered, const Arch& arch, Binary binary, Origin origin,
@@ -40,6 +41,8 @@ class Kernel {
     const Binary* recompiled = recompiled_.load(std::memory_order_acquire);
     return recompiled != nullptr ? *recompiled : binary_;
   }
+  // Returns the key of the kernel's cache entry.
+  const std::string& entry_key() const { return origin_.entry_key; }
   // Returns true if the binary in use came from the disk cache.
   bool from_cache() const {
     return origin_.from_cache && recompiled_.load(std::memory_order_acquire) == nullptr;

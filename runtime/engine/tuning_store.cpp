@@ -20,7 +20,7 @@ std::shared_ptr<const Tuning> TuningStore::find(const Key& key) {
 }
 
 std::shared_ptr<const Tuning> TuningStore::load(const Key& key) const {
-  const LoadResult loaded = disk_.load(key);
+  const LoadResult loaded = cache_.load(key);
   try {
     if (loaded.entry)
       return std::make_shared<Tuning>(tuning_of(nlohmann::json::parse(
@@ -35,7 +35,7 @@ std::shared_ptr<const Tuning> TuningStore::load(const Key& key) const {
 
 FileLock TuningStore::lock(const Key& key) {
   constexpr std::chrono::minutes kTimeout{10};
-  FileLock lock = lock_key(disk_, key, kTimeout, check_interruption);
+  FileLock lock = lock_key(cache_.store(), key, kTimeout, check_interruption);
   auto& [mutex, tunings] = memory_.get();
   const std::lock_guard guard(mutex);
   const auto entry = tunings.find(key.hex());
@@ -46,7 +46,7 @@ FileLock TuningStore::lock(const Key& key) {
 void TuningStore::store(const Key& key, std::shared_ptr<const Tuning> tuning) {
   nlohmann::json facts = json_of(*tuning);
   facts["entry"] = kTuningEntry;
-  const StoreResult stored = disk_.store(key, {facts.dump(), {}});
+  const StoreResult stored = cache_.store().store(key, {facts.dump(), {}});
   if (!stored.stored)
     log_message(LogLevel::kWarning,
                 "the tuning record is not kept for other processes: {}; set LAZYROPE_CACHE_DIR",

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "cache/disk_store.h"
 #include "runtime/base/fork.h"
+#include "runtime/engine/kernel_cache.h"
 #include "runtime/engine/tuning.h"
 
 namespace lazyrope {
@@ -15,7 +15,7 @@ namespace lazyrope {
 // Tuning records, in memory and on disk beside the kernels. Safe to use from several threads.
 class TuningStore {
  public:
-  explicit TuningStore(DiskStore disk) : disk_(std::move(disk)) {}
+  explicit TuningStore(const KernelCache& cache) : cache_(cache) {}
 
   // Returns the record, or null if there is none. The disk is read once per key. A record that
   // cannot be used is logged.
@@ -44,7 +44,7 @@ class TuningStore {
     std::map<std::string, std::shared_ptr<const Tuning>> tunings;  // by key; null: no record
   };
 
-  DiskStore disk_;
+  const KernelCache& cache_;
   PerProcess<Memory> memory_;
 };
 

@@ -17,6 +17,7 @@
 #include "cache/sha256.h"
 #include "runtime/base/config.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/kernel_entry.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lazyrope {

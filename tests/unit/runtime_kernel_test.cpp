@@ -64,6 +64,7 @@ TEST(Kernel, ARefusalByTheDriverSaysWhetherTheKernelWasCached) {
 class OtherCompiler : public Compiler {
  public:
   std::vector<std::string> options(const Arch&) const override { return {}; }
+  std::string identity() override { return "NVRTC 13.0"; }
   Binary compile(const RenderedKernel&, const Arch&, std::stop_token) override {
     ++compilations;
     if (!reason.empty()) throw CompileError({.what_failed = reason});

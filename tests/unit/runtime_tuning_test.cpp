@@ -10,6 +10,7 @@
 #include "cache/error.h"
 #include "runtime/engine/tuning.h"
 #include "runtime/engine/tuning_store.h"
+#include "tests/support/engines.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/throws.h"
@@ -62,11 +63,13 @@ class TuningStoreTest : public testing::Test {
     return std::make_shared<Tuning>(example_tuning());
   }
   // Returns the record that another process would find.
-  std::shared_ptr<const Tuning> found_by_new_store() const { return TuningStore(disk_).find(key_); }
+  std::shared_ptr<const Tuning> found_by_new_store() const {
+    return TuningStore(cache_).find(key_);
+  }
 
   TemporaryDirectory root_;
-  DiskStore disk_{root_.path()};
-  TuningStore store_{disk_};
+  KernelCache cache_{test_config(root_.path())};
+  TuningStore store_{cache_};
   Key key_ = KeyBuilder().field("gpu", "fake GPU").finish();
 };
 
@@ -76,12 +79,12 @@ TEST_F(TuningStoreTest, TheNextProcessFindsTheRecord) {
   EXPECT_EQ(*store_.find(key_), example_tuning());
   ASSERT_NE(found_by_new_store(), nullptr);
   EXPECT_EQ(*found_by_new_store(), example_tuning());
-  EXPECT_EQ(TuningStore(disk_).find(KeyBuilder().field("gpu", "other").finish()), nullptr);
+  EXPECT_EQ(TuningStore(cache_).find(KeyBuilder().field("gpu", "other").finish()), nullptr);
 }
 
 TEST_F(TuningStoreTest, TheListHasTheRecordAsATuning) {
   store_.store(key_, example());
-  const std::vector<ListedEntry> listed = disk_.list();
+  const std::vector<ListedEntry> listed = cache_.store().list();
   ASSERT_EQ(listed.size(), 1u);
   const nlohmann::json facts = nlohmann::json::parse(listed[0].facts);
   EXPECT_EQ(facts["entry"], kTuningEntry);
@@ -91,7 +94,7 @@ TEST_F(TuningStoreTest, TheListHasTheRecordAsATuning) {
 
 TEST_F(TuningStoreTest, TheDiskIsReadOnceUntilTheStoreIsCleared) {
   EXPECT_EQ(store_.find(key_), nullptr);
-  TuningStore(disk_).store(key_, example());
+  TuningStore(cache_).store(key_, example());
   EXPECT_EQ(store_.find(key_), nullptr);
   store_.clear();
   EXPECT_NE(store_.find(key_), nullptr);
@@ -103,7 +106,7 @@ TEST_F(TuningStoreTest, TheDiskIsReadOnceUntilTheStoreIsCleared) {
 // The second thread waits for the lock, and must find the record that the first holder stored.
 TEST_F(TuningStoreTest, AfterTheWaitForTheLockTheRecordIsFound) {
   EXPECT_EQ(store_.find(key_), nullptr);
-  TuningStore other(disk_);
+  TuningStore other(cache_);
   std::optional<FileLock> first = other.lock(key_);
   ASSERT_TRUE(first->is_held());
   std::atomic<bool> is_kept = false;
@@ -133,7 +136,7 @@ TEST_F(TuningStoreTest, ACorruptRecordIsALoggedMiss) {
 }
 
 TEST_F(TuningStoreTest, ARecordOfAnotherShapeIsALoggedMiss) {
-  ASSERT_TRUE(disk_.store(key_, {R"({"entry":"tuning"})", {}}).stored);
+  ASSERT_TRUE(cache_.store().store(key_, {R"({"entry":"tuning"})", {}}).stored);
   const LogCapture log;
   EXPECT_EQ(found_by_new_store(), nullptr);
   EXPECT_TRUE(says(log.text(), {"warning: the tuning record", "incomplete"}));
@@ -141,7 +144,8 @@ TEST_F(TuningStoreTest, ARecordOfAnotherShapeIsALoggedMiss) {
 
 TEST_F(TuningStoreTest, WithoutADirectoryTheRecordIsInMemoryOnly) {
   const LogCapture log;
-  TuningStore store{DiskStore("")};
+  const KernelCache in_memory(test_config());
+  TuningStore store(in_memory);
   store.store(key_, example());
   EXPECT_NE(store.find(key_), nullptr);
   EXPECT_TRUE(says(log.text(), {"is not kept for other processes", "LAZYROPE_CACHE_DIR"}));

@@ -1,0 +1,43 @@
+"""Describes what concerns the whole process, a part of _core.pyi. This module does not exist at run time: import from
+lazyrope.
+"""
+
+def clear_cache() -> None:
+    """Clears the kernels in memory. The disk cache stays, and the next compile() looks there.
+
+    Kernels that are in use stay valid.
+    """
+
+def counters() -> dict[str, float]:
+    """Returns what this process has counted since it first used lazyrope, by the names of :func:`open_metrics`.
+
+    The counters are: requests for kernels, by where the kernel came from; misses of the disk cache, by reason; waits
+    for other processes, and their seconds; seconds of compiling; and entries that were removed to keep the cache within
+    LAZYROPE_CACHE_MAX_BYTES. They only grow.
+
+    Example:
+        ```python
+        hits = lazyrope.counters()['lazyrope_kernel_requests_total{from="disk"}']
+        ```
+    """
+
+def open_metrics() -> str:
+    """Returns the counters as OpenMetrics text (version 1.0), which a Prometheus server reads.
+
+    Example:
+        ```python
+        @app.get("/metrics")
+        def metrics():
+            return Response(lazyrope.open_metrics(), media_type="application/openmetrics-text; version=1.0.0")
+        ```
+    """
+
+def doctor() -> str:
+    """Returns a report of what was found on this machine: NVRTC, driver, GPUs, cache and environment, with reasons."""
+
+def environment_variables() -> list[dict[str, str | None]]:
+    """Returns the environment variables that lazyrope reads.
+
+    Returns:
+        For each variable its "name", "meaning", "allowed", "default" and "value" (None if it is not set).
+    """
