@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--requests", type=int, default=1000, help="random requests through a tiny model")
     parser.addoption("--seed", type=int, default=2606, help="seed of the random steps")
-    parser.addoption("--soak", action="store_true", help="without a GPU: run all tests, not only samples (make soak)")
+    parser.addoption("--soak", action="store_true", help="run all tests, not only samples (make soak)")
 
 
 def shared_list(config: pytest.Config) -> list[tuple[int, Setting]]:
@@ -49,18 +49,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
-def runs_all(config: pytest.Config) -> bool:
-    """Returns whether tests run with all their parameters. The emulator is slow, so `make test` runs samples."""
-    return HAS_GPU or config.getoption("soak")
+def runs_all(config: pytest.Config, sample: pytest.Mark) -> bool:
+    """Returns whether a test with the marker `sample` runs with all its parameters.
+
+    The emulator is slow, so without a GPU `make test` runs samples. A test that runs no kernel is as slow with a GPU.
+    """
+    return config.getoption("soak") or (HAS_GPU and sample.kwargs.get("runs_kernels", True))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the parameters that are not in the sample of a test with the marker `sample`."""
-    if runs_all(config):
-        return
     tests: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sample"):
+        sample = item.get_closest_marker("sample")
+        if sample and not runs_all(config, sample):
             tests[item.nodeid.partition("[")[0]].append(item)
     left_out = set[pytest.Item]()
     for name, of_test in tests.items():

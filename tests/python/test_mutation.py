@@ -11,7 +11,6 @@ from pathlib import Path
 import lazyrope
 import pytest
 
-from tests.conftest import runs_all
 from tests.mutation import table
 from tests.mutation.compiler import with_mutants
 from tests.mutation.mutants import Mutant, mutants, overlay
@@ -32,10 +31,10 @@ def mutate(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_every_mutant_is_caught(pytestconfig):
     """`make test` runs a sample of the mutants, `make soak` all."""
     sample = 20
-    done = mutate() if runs_all(pytestconfig) else mutate("--sample", sample)
+    done = mutate() if pytestconfig.getoption("soak") else mutate("--sample", sample)
     assert done.returncode == 0, done.stdout + done.stderr
     caught = re.search(r"(\d+) of (\d+) mutants of \d+ sites: 0 survived", done.stdout)
-    assert caught and caught[1] == (caught[2] if runs_all(pytestconfig) else str(sample))
+    assert caught and caught[1] == (caught[2] if pytestconfig.getoption("soak") else str(sample))
 
 
 @NEEDS_EMULATOR

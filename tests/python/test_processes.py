@@ -93,7 +93,7 @@ def output_of(process: subprocess.Popen[str], timeout: float) -> str:
         process.kill()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, runs_kernels=False)
 @pytest.mark.parametrize("part", range(25))
 def test_children_forked_during_a_compilation_compile(part, tmp_path):
     """Locks of the library and of NVRTC that the compiling thread holds do not stop 200 children, or 8 in a sample."""
@@ -123,7 +123,7 @@ def test_without_flock_processes_compile_each_kernel_about_once(tmp_path):
     assert not [*cache.glob("*.claim")] and not [*cache.glob("*.lock")]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, runs_kernels=False)
 @pytest.mark.parametrize("part", range(34))
 def test_killed_processes_leave_a_good_cache(part, tmp_path, command):
     """After SIGKILL while two processes compile and store, all entries verify and no lock is left to wait for."""
