@@ -69,7 +69,7 @@ std::string process_space() {
   std::array<char, 256> host = {};
   std::array<char, 64> space = {};
   (void)::gethostname(host.data(), host.size() - 1);
-  (void)::readlink("/proc/self/ns/pid", space.data(), space.size() - 1);
+  if (::readlink("/proc/self/ns/pid", space.data(), space.size() - 1) < 0) space[0] = '\0';
   return fmt::format("{} {}", host.data(), space.data());
 }
 

@@ -78,6 +78,7 @@ std::optional<FileTrust> FileTrust::parse(std::string_view text) {
 
 std::string FileTrust::text() const {
   std::vector<std::string> items;
+  items.reserve(users.size() + groups.size());
   for (const uid_t user : users) items.push_back(fmt::to_string(user));
   for (const gid_t group : groups) items.push_back(fmt::format("{}{}", kGroupPrefix, group));
   return fmt::format("{}", fmt::join(items, ","));

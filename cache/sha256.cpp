@@ -109,12 +109,20 @@ Sha256Digest hash(std::span<const std::byte> data, Sha256AbsorbBlocks absorb) {
   return digest_of(state);
 }
 
-const Sha256AbsorbBlocks kInstructions = sha256_x86_instructions();  // null: the CPU has none
+// Returns the CPU's SHA instructions, or null if it has none.
+Sha256AbsorbBlocks instructions() {
+  static const Sha256AbsorbBlocks found = sha256_x86_instructions();
+  return found;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] void load_instructions() { (void)instructions(); }
 
 }  // namespace
 
 Sha256Digest sha256(std::span<const std::byte> data) {
-  return hash(data, kInstructions != nullptr ? kInstructions : absorb_blocks);
+  return hash(data, instructions() != nullptr ? instructions() : absorb_blocks);
 }
 
 Sha256Digest sha256_portable(std::span<const std::byte> data) { return hash(data, absorb_blocks); }

@@ -51,9 +51,9 @@ const std::vector<Arch>& archs() {
   return rows;
 }
 
-// The first call is made when the library is loaded: a child that is forked during a later first
-// call would wait for it for ever.
-[[maybe_unused]] const std::vector<Arch>& kArchs = archs();
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] static void load_archs() { (void)archs(); }
 
 const Arch& find_arch(std::string_view name) {
   for (const Arch& arch : archs())

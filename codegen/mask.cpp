@@ -19,9 +19,9 @@ Registry<MaskVariant>& mask_registry() {
   return instance;
 }
 
-// The first call is made when the library is loaded: a child that is forked during a later first
-// call would wait for it for ever.
-[[maybe_unused]] const Registry<MaskVariant>& kMasks = mask_registry();
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] void load_mask_registry() { (void)mask_registry(); }
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::vector<MaskVariant> mask_variants() { return mask_registry().rows(); }
 
 MaskVariant mask_variant(std::string_view name) { return mask_registry().find(name); }
 
-void register_mask_variant(MaskVariant variant) { mask_registry().add(std::move(variant)); }
+void register_mask_variant(const MaskVariant& variant) { mask_registry().add(variant); }
 
 void validate(std::string_view mask, const MaskParameters& given) {
   validate_parameters("mask", mask_variant(mask), given);

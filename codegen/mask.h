@@ -29,6 +29,6 @@ std::vector<MaskVariant> mask_variants();
 void validate(std::string_view mask, const MaskParameters& parameters);
 
 // Adds a row at run time. Throws SpecError if the name is taken.
-void register_mask_variant(MaskVariant variant);
+void register_mask_variant(const MaskVariant& variant);
 
 }  // namespace lazyrope

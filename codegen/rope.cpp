@@ -209,9 +209,9 @@ Registry<RopeVariant>& rope_registry() {
   return instance;
 }
 
-// The first call is made when the library is loaded: a child that is forked during a later first
-// call would wait for it for ever.
-[[maybe_unused]] const Registry<RopeVariant>& kRopes = rope_registry();
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] void load_rope_registry() { (void)rope_registry(); }
 
 }  // namespace
 
@@ -219,7 +219,7 @@ std::vector<RopeVariant> rope_variants() { return rope_registry().rows(); }
 
 RopeVariant rope_variant(std::string_view name) { return rope_registry().find(name); }
 
-void register_rope_variant(RopeVariant variant) { rope_registry().add(std::move(variant)); }
+void register_rope_variant(const RopeVariant& variant) { rope_registry().add(variant); }
 
 void validate(const RopeSpec& rope, int head_dim) {
   const RopeVariant row = rope_variant(rope.variant);

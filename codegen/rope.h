@@ -45,7 +45,7 @@ std::vector<RopeVariant> rope_variants();
 
 // Adds a row at run time. Throws SpecError if the name is taken. The pairing must be one of the
 // library's template files, or one that register_template added.
-void register_rope_variant(RopeVariant variant);
+void register_rope_variant(const RopeVariant& variant);
 
 // Checks the parameters and the rotary dimension against the row and `head_dim`. Throws SpecError.
 void validate(const RopeSpec& rope, int head_dim);

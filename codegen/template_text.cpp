@@ -28,9 +28,9 @@ Versions<Files>& files() {
   return instance;
 }
 
-// The first call is made when the library is loaded: a child that is forked during a later first
-// call would wait for it for ever.
-[[maybe_unused]] const Versions<Files>& kFiles = files();
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] void load_files() { (void)files(); }
 
 const std::string* find_file(std::string_view path) {
   const Files& latest = files().latest();

@@ -59,7 +59,14 @@ class Queue {
 
 // Each process has its own queue, so a child does not deliver the parent's messages once more. The
 // queues are never destroyed, because destructors of other objects may log at exit.
-PerProcess<Queue>& queues = *new PerProcess<Queue>;
+PerProcess<Queue>& queues() {
+  static auto& all = *new PerProcess<Queue>;
+  return all;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] void load_queues() { (void)queues(); }
 
 int python_level(LogLevel level) {
   switch (level) {
@@ -76,20 +83,20 @@ int python_level(LogLevel level) {
 
 void bridge_log() {
   set_default_log_sink(
-      [](LogLevel level, std::string_view text) { queues.get().push(level, text); });
+      [](LogLevel level, std::string_view text) { queues().get().push(level, text); });
   // Ctrl-C during a first import would be lost: Python ignores exceptions in some of its callbacks.
   py::module_::import("logging");
   py::module_::import("atexit").attr("register")(py::cpp_function(&deliver_log));
 }
 
-bool log_is_waiting() { return queues.get().is_waiting(); }
+bool log_is_waiting() { return queues().get().is_waiting(); }
 
 // NOLINTNEXTLINE(bugprone-exception-escape): pybind11's error types do not throw here
 void deliver_log() noexcept {
   try {
     const py::error_scope saved;  // an error may be on its way to Python
     const py::object log = py::module_::import("logging").attr("getLogger")("lazyrope").attr("log");
-    for (const Message& message : queues.get().take())
+    for (const Message& message : queues().get().take())
       log(python_level(message.level), "%s", message.text);
   } catch (py::error_already_set& error) {
     // Python runs its signal handlers while it logs. An interrupt that arrives there must still end

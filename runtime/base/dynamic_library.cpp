@@ -24,7 +24,7 @@ namespace {
 
 // The loader's own lock does not survive a fork, so a fork waits while a library is loaded.
 constinit std::mutex loader;
-[[maybe_unused]] const bool kLoaderIsFree = hold_across_forks<loader>();
+[[gnu::constructor]] void hold_loader() { hold_across_forks<loader>(); }
 
 constexpr std::size_t kCopyBytes = std::size_t{1} << 30;
 constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;

@@ -5,7 +5,9 @@ namespace {
 
 std::atomic<std::uint32_t> total_forks = 0;
 
-[[maybe_unused]] const int kCounts = ::pthread_atfork(nullptr, nullptr, [] { ++total_forks; });
+[[gnu::constructor]] void count_forks() {
+  ::pthread_atfork(nullptr, nullptr, [] { ++total_forks; });
+}
 
 }  // namespace
 

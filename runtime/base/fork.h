@@ -92,12 +92,13 @@ using PerProcess = LazyValue<T, true>;
 
 // Makes fork() wait until `mutex` is free, so that a child finds the data that it guards whole.
 // This is for mutexes that are held for microseconds and under which no other lock is taken. Call
-// it once, when the library is loaded. Returns true.
-template <std::mutex& mutex>
-bool hold_across_forks() noexcept {
-  constexpr auto kUnlock = [] { mutex.unlock(); };
-  ::pthread_atfork([] { mutex.lock(); }, kUnlock, kUnlock);
-  return true;
+// it once, when the library is loaded.
+template <std::mutex& kMutex>
+void hold_across_forks() noexcept {
+  // NOLINTBEGIN(readability-redundant-parentheses): clang-tidy sees them around the argument.
+  constexpr auto kUnlock = [] { kMutex.unlock(); };
+  ::pthread_atfork([] { kMutex.lock(); }, kUnlock, kUnlock);
+  // NOLINTEND(readability-redundant-parentheses)
 }
 
 }  // namespace lazyrope

@@ -12,7 +12,7 @@ std::function<void()>& the_check() {
 
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
-[[maybe_unused]] std::function<void()>& kTheCheck = the_check();
+[[gnu::constructor]] void load_the_check() { (void)the_check(); }
 
 }  // namespace
 

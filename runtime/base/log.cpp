@@ -31,8 +31,8 @@ Sinks& sinks() {
 
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
-[[maybe_unused]] Sinks& kSinks = sinks();
-[[maybe_unused]] const bool kSinksAreWhole = hold_across_forks<sinks_mutex>();
+[[gnu::constructor]] void load_sinks() { (void)sinks(); }
+[[gnu::constructor]] void hold_sinks() { hold_across_forks<sinks_mutex>(); }
 
 SinkPtr current_sink() {
   const std::lock_guard lock(sinks_mutex);

@@ -15,7 +15,7 @@ namespace {
 __extension__ using Int128 = __int128;
 
 constexpr std::int64_t kMaxSpan = ByteRange::kMaxSpan;
-constexpr std::size_t kMaxTerms = 2 * (TensorView::kMaxRank + 1);  // two tensors
+constexpr std::size_t kMaxTerms = 2 * (std::size_t{TensorView::kMaxRank} + 1);  // two tensors
 
 // Stands for the numbers stride * x with 0 <= x <= last.
 struct Term {

@@ -79,6 +79,7 @@ void for_each_parallel(std::size_t count, std::size_t threads, const Run& run, c
   const std::size_t workers = std::min(count, threads);
   JobQueue queue(count, workers);
   std::vector<std::jthread> pool;
+  pool.reserve(workers);
   for (std::size_t i = 0; i < workers; ++i) pool.emplace_back([&] { queue.work(run); });
   while (!queue.wait(kPeriod)) {
     try {

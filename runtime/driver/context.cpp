@@ -46,7 +46,7 @@ PerProcess<const Devices>& device_list() {
 
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
-[[maybe_unused]] PerProcess<const Devices>& kDeviceList = device_list();
+[[gnu::constructor]] void load_device_list() { (void)device_list(); }
 
 }  // namespace
 

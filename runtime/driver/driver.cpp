@@ -174,7 +174,7 @@ PerProcess<ProcessDriver>& process_driver() {
 
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
-[[maybe_unused]] PerProcess<ProcessDriver>& kProcessDriver = process_driver();
+[[gnu::constructor]] void load_process_driver() { (void)process_driver(); }
 
 DynamicLibrary open_library(const std::string& soname) {
   try {
@@ -194,7 +194,7 @@ std::optional<int> installed_cuda_version(const std::string& soname) {
     int version = 0;
     if (query != nullptr && query(&version) == CUDA_SUCCESS) return version;
   } catch (const std::runtime_error&) {
-    // Machines without a GPU have no such library.
+    return std::nullopt;  // machines without a GPU have no such library
   }
   return std::nullopt;
 }

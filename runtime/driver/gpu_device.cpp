@@ -270,7 +270,7 @@ PerProcess<GpuDevices>& gpu_devices() {
 
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
-[[maybe_unused]] PerProcess<GpuDevices>& kGpuDevices = gpu_devices();
+[[gnu::constructor]] void load_gpu_devices() { (void)gpu_devices(); }
 
 }  // namespace
 

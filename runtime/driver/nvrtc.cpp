@@ -26,9 +26,11 @@ constexpr std::size_t kMaxExcerpts = 8;  // one mistake can give a hundred error
 std::atomic<int> programs = 0;
 std::atomic<bool> was_running_at_fork = false;
 
-[[maybe_unused]] const int kRemembers = ::pthread_atfork(nullptr, nullptr, [] {
-  if (programs.exchange(0) > 0) was_running_at_fork = true;
-});
+[[gnu::constructor]] void remember_at_forks() {
+  ::pthread_atfork(nullptr, nullptr, [] {
+    if (programs.exchange(0) > 0) was_running_at_fork = true;
+  });
+}
 
 // Counts one program.
 class InNvrtc {

@@ -280,8 +280,10 @@ Lazy<EmulatorOptions>& process_options() {
 
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
-[[maybe_unused]] const std::shared_ptr<const Device>& kTheDevice = the_device();
-[[maybe_unused]] Lazy<EmulatorOptions>& kProcessOptions = process_options();
+[[gnu::constructor]] void load_the_device_and_options() {
+  (void)the_device();
+  (void)process_options();
+}
 
 }  // namespace
 

@@ -8,12 +8,21 @@
 namespace lazyrope {
 namespace {
 
-const std::vector<float> kFp16Values = [] {
+std::vector<float> make_fp16_values() {
   std::vector<float> all(1U << 16);
   for (std::size_t bits = 0; bits < all.size(); ++bits)
     all[bits] = from_fp16(static_cast<std::uint16_t>(bits));
   return all;
-}();
+}
+
+const std::vector<float>& fp16_values() {
+  static const std::vector<float> values = make_fp16_values();
+  return values;
+}
+
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] void load_fp16_values() { (void)fp16_values(); }
 
 struct Pair {
   float low;
@@ -28,7 +37,7 @@ Pair pair_of(EmulatedElement element, uint32 bits) {
 }  // namespace
 
 float value_of(EmulatedElement element, std::uint16_t bits) {
-  if (element == EmulatedElement::kFp16) return kFp16Values[bits];
+  if (element == EmulatedElement::kFp16) return fp16_values()[bits];
   return from_bf16(bits);
 }
 

@@ -43,9 +43,9 @@ const std::vector<CounterRow>& counter_rows() {
   return rows;
 }
 
-// The first call is made when the library is loaded: a child that is forked during a later first
-// call would wait for it for ever.
-[[maybe_unused]] const std::vector<CounterRow>& kCounterRows = counter_rows();
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] static void load_counter_rows() { (void)counter_rows(); }
 
 std::vector<CounterValue> Counters::values() const {
   std::vector<CounterValue> values;

@@ -48,8 +48,10 @@ PerProcess<Engine>& process_engine() {
 
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
-[[maybe_unused]] std::vector<std::string>& kPackageDirectories = package_directories();
-[[maybe_unused]] PerProcess<Engine>& kProcessEngine = process_engine();
+[[gnu::constructor]] void load_package_directories() {
+  (void)package_directories();
+  (void)process_engine();
+}
 
 // Locks the mutex, which another thread may hold while it compiles. Throws Stopped.
 std::unique_lock<std::mutex> lock_unless_stopped(std::mutex& mutex, const std::stop_token& stop) {
@@ -268,7 +270,7 @@ CachedBinary Engine::look_up(const Job& job) const {
 }
 
 Engine::Found Engine::found_in_cache(CachedBinary cached) {
-  return {std::move(*cached.binary), std::move(cached.entry_key), true};
+  return {std::move(cached.binary).value(), std::move(cached.entry_key), true};
 }
 
 void Engine::store_in_cache(const Job& job, const Binary& binary) {

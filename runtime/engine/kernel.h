@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "codegen/render.h"
 #include "runtime/base/error.h"
@@ -28,7 +29,7 @@ class Kernel {
       : rendered_(std::move(rendered)),
         arch_(arch),
         binary_(std::move(binary)),
-        origin_(origin),
+        origin_(std::move(origin)),
         compiler_(std::move(compiler)) {}
 
   std::string_view name() const { return to_string(rendered_.kind); }

@@ -141,7 +141,7 @@ LoadResult KernelCache::load(const Key& key) const {
 }
 
 void KernelCache::note_use(const CachedBinary& found, std::uint64_t bytes) const {
-  budget_.note_use(found.entry_key, found.binary->entry, bytes);
+  budget_.note_use(found.entry_key, found.binary.value().entry, bytes);
 }
 
 AddedBinary KernelCache::add(const Key& base, const RenderedKernel& rendered,

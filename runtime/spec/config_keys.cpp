@@ -49,9 +49,9 @@ const std::vector<GuardedKey>& guarded_keys() {
   return rows;
 }
 
-// The first call is made when the library is loaded: a child that is forked during a later first
-// call would wait for it for ever.
-[[maybe_unused]] const std::vector<GuardedKey>& kGuardedKeys = guarded_keys();
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] void load_guarded_keys() { (void)guarded_keys(); }
 
 // Returns true if the key is guarded. Throws SpecError if its value is not neutral.
 bool is_neutral(const std::string& key, const Json& value) {

@@ -144,9 +144,9 @@ const std::vector<RopeType>& rope_types() {
   return rows;
 }
 
-// The first call is made when the library is loaded: a child that is forked during a later first
-// call would wait for it for ever.
-[[maybe_unused]] const std::vector<RopeType>& kRopeTypes = rope_types();
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] void load_rope_types() { (void)rope_types(); }
 
 const RopeType& rope_type(const std::string& name, const ModelType& model) {
   const auto is_name = [&](const char* known) { return name == known; };

@@ -9,21 +9,25 @@ namespace lazyrope {
 namespace {
 
 // transformers reads these keys for every type.
-const Keys kForAll = {"model_type",          "dtype",       "torch_dtype",      "hidden_size",
-                      "num_attention_heads", "layer_types", "num_hidden_layers"};
+Keys for_all() {
+  return {"model_type",          "dtype",       "torch_dtype",      "hidden_size",
+          "num_attention_heads", "layer_types", "num_hidden_layers"};
+}
 
 // The keys of RoPE that transformers reads for every type with a rotary embedding of its own.
-const Keys kRope = {"rope_parameters", "rope_scaling", "max_position_embeddings",
-                    "original_max_position_embeddings"};
+Keys rope_keys() {
+  return {"rope_parameters", "rope_scaling", "max_position_embeddings",
+          "original_max_position_embeddings"};
+}
 
 Keys operator+(Keys keys, const Keys& more) {
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;
 }
 
-const Keys kLlama = kRope + Keys{"rope_theta", "head_dim", "num_key_value_heads"};
-const Keys kWindow = kLlama + Keys{"sliding_window"};
-const Keys kQwen = kWindow + Keys{"use_sliding_window", "max_window_layers"};
+Keys llama_keys() { return rope_keys() + Keys{"rope_theta", "head_dim", "num_key_value_heads"}; }
+Keys window_keys() { return llama_keys() + Keys{"sliding_window"}; }
+Keys qwen_keys() { return window_keys() + Keys{"use_sliding_window", "max_window_layers"}; }
 
 Json all_heads_by_default() { return {{"num_key_value_heads", nullptr}}; }
 
@@ -34,28 +38,28 @@ Json yarn_of_gpt_oss() {
 
 std::vector<ModelType> rows() {
   return {
-      {.name = "llama", .reads = kLlama, .defaults = all_heads_by_default()},
+      {.name = "llama", .reads = llama_keys(), .defaults = all_heads_by_default()},
       {.name = "mistral",
-       .reads = kWindow,
+       .reads = window_keys(),
        .defaults = {{"sliding_window", 4096}},
        .windows = Windows::kAll},
       {.name = "qwen2",
-       .reads = kQwen,
+       .reads = qwen_keys(),
        .defaults = {{"sliding_window", 4096}, {"max_window_layers", 28}},
        .windows = Windows::kFromMaxWindowLayers},
       {.name = "qwen3",
-       .reads = kQwen,
+       .reads = qwen_keys(),
        .defaults = {{"sliding_window", 4096}, {"max_window_layers", 28}, {"head_dim", 128}},
        .windows = Windows::kFromMaxWindowLayers},
       {.name = "gemma2",
-       .reads = kWindow + Keys{"attn_logit_softcapping", "query_pre_attn_scalar"},
+       .reads = window_keys() + Keys{"attn_logit_softcapping", "query_pre_attn_scalar"},
        .defaults = {{"sliding_window", 4096},
                     {"attn_logit_softcapping", 50.0},
                     {"query_pre_attn_scalar", 256},
                     {"head_dim", 256}},
        .windows = Windows::kEven},
       {.name = "phi3",
-       .reads = kWindow + Keys{"partial_rotary_factor"},
+       .reads = window_keys() + Keys{"partial_rotary_factor"},
        .defaults = {{"num_key_value_heads", nullptr}, {"partial_rotary_factor", 1.0}},
        .windows = Windows::kAll,
        .rope_types = {"default"},
@@ -71,28 +75,29 @@ std::vector<ModelType> rows() {
        .pairing = "gptj",
        .rope_types = {"default"}},
       {.name = "gpt_neox",
-       .reads = kRope + Keys{"rotary_emb_base", "rotary_pct", "head_dim"},
+       .reads = rope_keys() + Keys{"rotary_emb_base", "rotary_pct", "head_dim"},
        .defaults = {{"rotary_pct", 0.25}},
        .head_dim = HeadDim::kPerHead,
        .kv_heads = KvHeads::kAllHeads,
        .theta_key = "rotary_emb_base",
        .fraction_key = "rotary_pct"},
       {.name = "falcon",
-       .reads = kRope + Keys{"rope_theta", "head_dim", "n_embed", "num_kv_heads", "multi_query",
-                             "new_decoder_architecture"},
+       .reads = rope_keys() + Keys{"rope_theta", "head_dim", "n_embed", "num_kv_heads",
+                                   "multi_query", "new_decoder_architecture"},
        .defaults = {{"multi_query", true}},
        .aliases = {{"n_embed", "hidden_size"}},
        .head_dim = HeadDim::kPerHead,
        .kv_heads = KvHeads::kFalcon},
-      {.name = "starcoder2", .reads = kWindow, .windows = Windows::kAll},
+      {.name = "starcoder2", .reads = window_keys(), .windows = Windows::kAll},
       {.name = "smollm3",
-       .reads = kWindow + Keys{"use_sliding_window", "no_rope_layers", "no_rope_layer_interval"},
+       .reads =
+           window_keys() + Keys{"use_sliding_window", "no_rope_layers", "no_rope_layer_interval"},
        .defaults = {{"no_rope_layer_interval", 4}},
        .windows = Windows::kWithoutRope,
        .theta = 2e6},
-      {.name = "olmo2", .reads = kLlama, .defaults = all_heads_by_default()},
+      {.name = "olmo2", .reads = llama_keys(), .defaults = all_heads_by_default()},
       {.name = "gpt_oss",
-       .reads = kWindow,
+       .reads = window_keys(),
        .defaults = {{"sliding_window", 128},
                     {"head_dim", 64},
                     {"rope_parameters", yarn_of_gpt_oss()}},
@@ -109,9 +114,9 @@ const std::vector<ModelType>& model_types() {
   return all;
 }
 
-// The first call is made when the library is loaded: a child that is forked during a later first
-// call would wait for it for ever.
-[[maybe_unused]] const std::vector<ModelType>& kModelTypes = model_types();
+// The first call is made when the library is loaded, or by a static initialiser before that: a
+// child that is forked during a later first call would wait for it for ever.
+[[gnu::constructor]] static void load_model_types() { (void)model_types(); }
 
 const ModelType& model_type_of(const Json& config) {
   const auto type = required<std::string>(config, "model_type");
@@ -126,7 +131,7 @@ const ModelType& model_type_of(const Json& config) {
 
 bool reads(const ModelType& type, std::string_view key) {
   const auto is_key = [&](const char* name) { return key == name; };
-  return std::ranges::any_of(kForAll, is_key) || std::ranges::any_of(type.reads, is_key);
+  return std::ranges::any_of(for_all(), is_key) || std::ranges::any_of(type.reads, is_key);
 }
 
 }  // namespace lazyrope

@@ -108,15 +108,14 @@ TuningBenchmark::Steps TuningBenchmark::checked_steps(const TuningCase& c,
 // Every config runs once in each round, in a random order.
 void TuningBenchmark::run_rounds(const TuningCase& c, std::vector<TuningCandidate>& candidates,
                                  const Steps& steps, int rounds) {
-  using SteadyClock = std::chrono::steady_clock;
   Indices order;
   for (std::size_t i = 0; i < steps.size(); ++i)
     if (steps[i] != nullptr) order.push_back(i);
   for (const std::size_t i : order) candidates[i].times.emplace_back();
   const auto stopwatch = device_->stopwatch();
-  const auto end = SteadyClock::now() + std::chrono::duration<double>(seconds_);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_);
   for (int round = -kWarmUpRounds; round < rounds; ++round) {
-    if (round >= kMinRounds && SteadyClock::now() > end) break;
+    if (round >= kMinRounds && std::chrono::steady_clock::now() > end) break;
     check_interruption();
     std::ranges::shuffle(order, random_);
     // The first call is not timed. While it runs, the host queues the others.
