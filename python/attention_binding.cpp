@@ -2,6 +2,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <mutex>
+#include <utility>
+
 #include "codegen/error.h"
 #include "python/bindings.h"
 #include "python/dlpack_tensor.h"
@@ -34,12 +37,40 @@ TimeLimit time_limit_of(double seconds) {
       std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds)));
 }
 
+// Calls a Python function after each kernel. The function's exception ends the compilation.
+class PythonProgress : public KernelListener {
+ public:
+  explicit PythonProgress(py::object function) : function_(std::move(function)) {}
+
+  void on_begin(std::size_t kernels) override {
+    const std::lock_guard lock(mutex_);
+    total_ += kernels;
+  }
+  // The lock keeps the calls in order. It is taken first: whoever has it needs the interpreter's.
+  void on_result(const KernelRequest& request, const KernelResult&) override {
+    const std::lock_guard lock(mutex_);
+    const py::gil_scoped_acquire locked;
+    function_(++done_, total_, to_string(request.rendered.kind));
+  }
+
+ private:
+  py::object function_;
+  std::mutex mutex_;
+  std::size_t done_ = 0;
+  std::size_t total_ = 0;
+};
+
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
                      const std::optional<KernelConfig>& config, std::optional<bool> tune,
-                     bool allow_spills, int threads, std::optional<double> timeout) {
+                     bool allow_spills, int threads, std::optional<double> timeout,
+                     const py::object& progress) {
   if (arch) find_arch(*arch);  // refuses the empty name, which compile_for() takes for no arch
   CompileOptions options = {config, {.allow_spills = allow_spills, .threads = threads}};
   if (timeout) options.engine.time_limit = time_limit_of(*timeout);
+  if (!progress.is_none() && PyCallable_Check(progress.ptr()) == 0)
+    throw SpecError("progress must be None or a function of (done, total, kernel)");
+  PythonProgress listener(progress);
+  if (!progress.is_none()) options.engine.listener = &listener;
   const py::gil_scoped_release unlocked;
   return compile_for(Engine::get(), spec, arch.value_or(""), tune_of(tune), options);
 }
@@ -348,13 +379,14 @@ void bind_compile(py::module_& module) {
       "compile",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch,
          const std::optional<KernelConfig>& config, std::optional<bool> tune, bool allow_spills,
-         int threads, std::optional<double> timeout) {
+         int threads, std::optional<double> timeout, const py::object& progress) {
         return std::const_pointer_cast<Attention>(
-            compile(spec, arch, config, tune, allow_spills, threads, timeout));
+            compile(spec, arch, config, tune, allow_spills, threads, timeout, progress));
       },
       py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("config") = py::none(),
       py::arg("tune") = py::none(), py::arg("allow_spills") = false, py::arg("threads") = 0,
-      py::arg("timeout") = py::none(), py::call_guard<LogDelivery>());
+      py::arg("timeout") = py::none(), py::arg("progress") = py::none(),
+      py::call_guard<LogDelivery>());
   module.def(
       "configs",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch) {

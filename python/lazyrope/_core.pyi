@@ -3,7 +3,7 @@
 Errors are those of :mod:`lazyrope.errors`. Each message says what was given, what is allowed and what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, final, overload, type_check_only
 
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
@@ -522,6 +522,7 @@ def compile(
     allow_spills: bool = False,
     threads: int = 0,
     timeout: float | None = None,
+    progress: Callable[[int, int, str], object] | None = None,
 ) -> Attention:
     """Returns the kernels of an attention, from memory, else from the disk cache, else compiled.
 
@@ -544,6 +545,9 @@ def compile(
         timeout: The seconds after which the call gives up, more than 0 and at most a million. NVRTC 13 stops within a
             second; an older one ends its kernels first. The measurements of tune are not limited. None: there is no
             limit. Ctrl-C ends the call in the same way. Compiled kernels are kept, so a second call continues.
+        progress: A function that is called after each kernel, from any thread but one call at a time, with the number
+            of kernels that are ready, their total and the kernel's name. The total grows if a config spills and the
+            next one is tried. An exception of the function ends the call.
 
     Returns:
         The attention, ready for :meth:`Attention.plan`.

@@ -289,7 +289,8 @@ class TestCache:
 
     def test_verify_counts_bad_entries(self, run, warm):
         assert run("cache", "verify").stdout == f"0 of 5 entries are bad, in {warm}\n"
-        assert json.loads(run("cache", "verify", "--json").stdout) == {"directory": str(warm), "entries": 5, "bad": []}
+        listed = json.loads(run("cache", "verify", "--json").stdout)
+        assert listed == {"directory": str(warm), "entries": 5, "other_compilers": 0, "bad": []}
 
     def test_a_corrupted_kernel_is_reported_and_recompiled(self, run, warm):
         file = entry_file(warm, run, "lazyrope_plan_append")
@@ -588,7 +589,7 @@ class TestMistakes:
         other_arch = refusal(*SPEC, "--arch", "sm_80")
         assert "LAZYROPE_POLICY=cache_only forbids compiling lazyrope_" in other_arch
         assert f"it is not in the cache {warm}, where " in other_arch
-        assert "the nearest readable entry differs in: arch, options\n" in other_arch
+        assert "the nearest readable entry differs in: arch, config, options\n" in other_arch
         assert "compile it beforehand with `lazyrope precompile`" in other_arch
         other_source = refusal(*SPEC[:-1], "theta=20000", "--arch", ARCH)
         assert "the nearest readable entry differs in: source\n" in other_source
