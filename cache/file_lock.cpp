@@ -93,8 +93,8 @@ bool is_makers_process_gone(const fs::path& path) {
 // Watches another's claim, and finds when to take it over.
 class ClaimWatch {
  public:
-  // Those who wait do not look at the same time, so that one of them finds the claim old and makes
-  // a new one before the next looks.
+  // Waiting processes look at different times, so that one of them finds the claim old and makes a
+  // new one before the next looks.
   explicit ClaimWatch(milliseconds timeout)
       : timeout_(timeout + (milliseconds{37} * (::getpid() % 1000)) % kLongestStagger) {}
 

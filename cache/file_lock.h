@@ -37,9 +37,9 @@ using FlockFunction = int (*)(int descriptor, int operation);
 // otherwise. On NFS, two processes may hold a lock at once: its view of a path may be seconds old,
 // and its locks are per process.
 //
-// Where flock() does not work, or a process holds the lock for longer than the timeout, those who
-// wait must not all begin the work at once. They compete for a claim instead: a file beside the
-// lock file that names its maker, of which there is one at a time.
+// Where flock() does not work, or a process holds the lock for longer than the timeout, the waiting
+// processes must not all begin the work at once. They compete for a claim instead: a file beside
+// the lock file that names its maker, of which there is one at a time.
 class FileLock {
  public:
   // Waits at most `timeout` for the lock, and then for a claim: until there is none, or its maker

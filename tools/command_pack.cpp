@@ -96,7 +96,7 @@ Command pack_command(CLI::App& root) {
       ->option_text("FILE");
   add_cache_option(*app, options->cache);
   add_json_option(*app, options->json);
-  add_selection_options(*app, options->selection);
+  add_pack_options(*app, options->selection);
   return {app, [options] { return run_pack(*options); }};
 }
 

@@ -26,8 +26,8 @@ if there is one, the manifest and the checksum of each entry.
 With --trusted, or with LAZYROPE_TRUSTED_KEY in the environment, the pack must be signed by one
 of these keys; an unsigned pack is refused. Without them every undamaged pack is accepted: a
 kernel is code, so unpack only files whose origin you know.
-Entries that DIR has already stay as they are. If DIR has another good entry of the same key, as
-of another compiler, nothing is written unless --replace is given.
+Entries that DIR has already stay as they are. If DIR has another good entry of the same key,
+nothing is written unless --replace is given.
 --check writes nothing. With --out it also tells what would be done.
 --json prints an object: file, bytes, signer, trusted, directory, entries [{key, entry, arch,
 bytes, state}]; state is added, found or replaced, and null without --out; trusted is true if

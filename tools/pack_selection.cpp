@@ -117,7 +117,7 @@ std::set<std::string> keys_of_models(Engine& engine, const Listing& entries,
 
 }  // namespace
 
-void add_selection_options(CLI::App& app, SelectionOptions& options) {
+void add_pack_options(CLI::App& app, SelectionOptions& options) {
   app.add_option("--arch", options.kernels.archs,
                  "Any of " + arch_names() +
                      ",\nseparated by commas; or all\n(default: all archs of the cache)")

@@ -15,7 +15,7 @@ struct SelectionOptions {
   std::vector<CLI::Option*> of_models;  // the options that describe attentions
 };
 
-void add_selection_options(CLI::App& app, SelectionOptions& options);
+void add_pack_options(CLI::App& app, SelectionOptions& options);
 
 // The entries to pack.
 struct Selection {

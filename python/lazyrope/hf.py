@@ -35,9 +35,9 @@ def config_text(config: Any) -> str:
         ) from None
     try:
         return _text_of(path / "config.json" if path.is_dir() else path)
+    except SpecError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, SpecError):
-            raise
         raise SpecError(f"{_shown(path)} cannot be read as text: {_shown(error)}") from error
 
 

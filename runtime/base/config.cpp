@@ -82,6 +82,10 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   return *count << shift;
 }
 
+std::optional<bool> parse_flag(std::string_view text) {
+  return text == "0" || text == "1" ? std::optional(text == "1") : std::nullopt;
+}
+
 template <class Enum>
 std::optional<Enum> parse_enum(std::string_view text, std::initializer_list<Enum> values) {
   for (const Enum value : values) {
@@ -140,8 +144,7 @@ constexpr Variable kVariables[] = {
     {"LAZYROPE_CACHE_STRICT",
      "whether a kernel that another version of the compiler made is compiled again", "0 or 1", "0",
      [](Config& config, const std::string& text) {
-       config.cache_strict = text == "1";
-       return text == "0" || text == "1";
+       return assign(config.cache_strict, parse_flag(text));
      }},
     {"LAZYROPE_POLICY", "what to do about a kernel that is not in the cache: compile it or refuse",
      "jit or cache_only", "jit",
@@ -176,8 +179,7 @@ constexpr Variable kVariables[] = {
      "whether the emulator looks for accesses to memory that no barrier orders; slower", "0 or 1",
      "0",
      [](Config& config, const std::string& text) {
-       config.emulator_races = text == "1";
-       return text == "0" || text == "1";
+       return assign(config.emulator_races, parse_flag(text));
      }},
     {"LAZYROPE_LOG", "what is logged", "off, warning, info or debug", "warning",
      [](Config& config, const std::string& text) {

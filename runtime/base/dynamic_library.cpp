@@ -118,8 +118,12 @@ DynamicLibrary DynamicLibrary::open_copy(const std::string& path) {
   ssize_t copied = -1;
   while (copy >= 0 && file >= 0 && (copied = sendfile(copy, file, nullptr, kCopyBytes)) > 0) {
   }
-  if (copied != 0) throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(errno)));
+  const int reason = errno;
   ::close(file);
+  if (copied != 0) {
+    ::close(copy);
+    throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(reason)));
+  }
   // The loader takes files of one name for one library, and a child may copy a second time. The
   // file stays open under this name.
   return open(fmt::format("/proc/{}/fd/{}", ::getpid(), copy));

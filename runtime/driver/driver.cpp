@@ -158,7 +158,6 @@ DriverError driver_before_fork() {
 // True from the beginning of the driver's opening, and so also in a child that is forked meanwhile.
 std::atomic<bool> driver_was_used = false;
 
-// It is never destroyed, because other objects' destructors may call the driver at exit.
 std::unique_ptr<ProcessDriver> make_process_driver() {
   if (driver_was_used.exchange(true) && fork_count() > 0)
     return std::make_unique<ProcessDriver>(ProcessDriver{std::nullopt, driver_before_fork()});
@@ -167,6 +166,7 @@ std::unique_ptr<ProcessDriver> make_process_driver() {
   return opened;
 }
 
+// It is never destroyed, because other objects' destructors may call the driver at exit.
 PerProcess<ProcessDriver>& process_driver() {
   static auto& driver = *new PerProcess<ProcessDriver>(make_process_driver);
   return driver;
@@ -197,6 +197,12 @@ std::optional<int> installed_cuda_version(const std::string& soname) {
     return std::nullopt;  // machines without a GPU have no such library
   }
   return std::nullopt;
+}
+
+bool refuses_code(const DriverFailure& failure) {
+  return failure.code == CUDA_ERROR_INVALID_IMAGE || failure.code == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+         failure.code == CUDA_ERROR_INVALID_PTX ||
+         failure.code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
 }
 
 std::string cuda_version_text(int version) {

@@ -65,6 +65,9 @@ struct DriverTable {
 // nothing if there is no driver. It does not initialise CUDA, because CUDA does not survive a fork.
 std::optional<int> installed_cuda_version(const std::string& soname = "libcuda.so.1");
 
+// Returns true if the driver refused the code itself, and not because of the machine's state.
+bool refuses_code(const DriverFailure& failure);
+
 // Returns a CUDA version as text: "CUDA 13.0" for 13000.
 std::string cuda_version_text(int version);
 

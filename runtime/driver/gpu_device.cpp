@@ -50,11 +50,6 @@ CUtensorMapL2promotion cuda_promotion(L2Promotion promotion) {
   return static_cast<CUtensorMapL2promotion>(promotion);
 }
 
-bool refuses_code(const DriverFailure& failure) {
-  return failure.code == CUDA_ERROR_INVALID_IMAGE || failure.code == CUDA_ERROR_NO_BINARY_FOR_GPU ||
-         failure.code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
-}
-
 // Returns the error, with the advice to a driver that is too old for the binary's NVRTC if it is.
 DriverError with_conflict(DriverFailure failure, const Driver& driver, const Binary& binary) {
   const std::optional<NvrtcVersion> nvrtc = nvrtc_version_of(binary.compiler);

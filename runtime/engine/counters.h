@@ -9,7 +9,7 @@
 
 namespace lazyrope {
 
-// What an engine counts. counter_rows() has the meaning of each.
+// Each value names one thing that an engine counts. counter_rows() has their meanings.
 enum class Counter {
   kMemoryHits,
   kDiskHits,

@@ -168,10 +168,9 @@ std::vector<Engine::Job> Engine::jobs_of(const std::vector<KernelRequest>& reque
 
 KernelResult Engine::try_kernel(const Job& job, const EngineOptions& options,
                                 const std::stop_token& stop) {
-  KernelResult result = {entry_key(job).hex(), nullptr, nullptr};
+  KernelResult result;
   try {
     result.kernel = kernel(job, options, stop);
-    result.key = result.kernel->entry_key();
     if (!options.allow_spills) refuse_spills(*result.kernel);
   } catch (const Stopped&) {
     throw;
@@ -179,6 +178,7 @@ KernelResult Engine::try_kernel(const Job& job, const EngineOptions& options,
     if (result.kernel == nullptr) counters_.add(Counter::kFailed);
     result.failure = std::current_exception();
   }
+  result.key = result.kernel != nullptr ? result.kernel->entry_key() : entry_key(job).hex();
   return result;
 }
 
@@ -308,7 +308,7 @@ void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key,
     why = fmt::format("its entry in the cache {} is not used: {}", store().root().string(),
                       cached.miss_reason);
   } else if (!config_.cache_dir.empty()) {
-    const std::optional<Nearest> near = nearest(rendered, key);
+    const std::optional<Nearest> near = nearest(key, origin_facts(rendered));
     why = fmt::format("it is not in the cache {}, where {}", store().root().string(),
                       near ? fmt::format("the nearest readable entry differs in: {}",
                                          fmt::join(near->differing, ", "))
@@ -321,9 +321,10 @@ void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key,
       rendered.entry, why, rendered.kind == KernelKind::kReposition ? " --reposition" : ""));
 }
 
-// What a kernel was rendered from says more than the digest of its source, unless it is the same.
-std::optional<Nearest> Engine::nearest(const RenderedKernel& rendered, const Key& key) const {
-  std::optional<Nearest> near = store().nearest(key, origin_facts(rendered));
+// The digest of the source is left out where facts that the source was rendered from differ: they
+// say more.
+std::optional<Nearest> Engine::nearest(const Key& key, const KeyFields& origin) const {
+  std::optional<Nearest> near = store().nearest(key, origin);
   if (!near) return near;
   const auto differs = [&](std::string_view name) {
     return std::ranges::find(near->differing, name) != near->differing.end();
@@ -341,10 +342,10 @@ CacheExplanation Engine::explain(const KernelRequest& request) const {
   if (cached.binary)
     return {.key = cached.entry_key, .is_found = true, .compiler = cached.binary->compiler};
   CacheExplanation explanation = {.key = entry_key(job).hex(), .reason = cached.miss_reason};
-  const std::optional<Nearest> near = nearest(rendered, job.key);
+  KeyFields wanted = origin_facts(rendered);
+  const std::optional<Nearest> near = nearest(job.key, wanted);
   if (!near) return explanation;
   explanation.nearest = near->key;
-  KeyFields wanted = origin_facts(rendered);
   wanted.insert(job.key.fields().begin(), job.key.fields().end());
   for (const std::string& name : near->differing) {
     const auto there = near->fields.find(name);

@@ -104,7 +104,8 @@ class Engine {
 
   const Config& config() const { return config_; }
   const DiskStore& store() const { return cache_.store(); }
-  // Returns the counts of this engine. A child of fork() begins with those of its parent.
+  // Returns the counts of this engine. The process's engine in a child of fork() is a new one, and
+  // begins at zero.
   const Counters& counters() const { return counters_; }
   NvrtcLocator& nvrtc() { return *nvrtc_; }
   // Returns the name of the NVRTC that would compile, as the entries of its kernels have it, or an
@@ -143,7 +144,7 @@ class Engine {
   Key key_of(const RenderedKernel& rendered, const Arch& arch) const;
   [[noreturn]] void refuse_compiling(const RenderedKernel& rendered, const Key& key,
                                      const CachedBinary& cached) const;
-  std::optional<Nearest> nearest(const RenderedKernel& rendered, const Key& key) const;
+  std::optional<Nearest> nearest(const Key& key, const KeyFields& origin) const;
   void dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const;
 
   Config config_;

@@ -24,13 +24,6 @@ DriverError with_advice(DriverFailure failure, const Kernel& kernel) {
   return DriverError(std::move(failure));
 }
 
-// Returns true if the driver refused the code itself, and not because of the machine's state.
-bool refuses_code(const DriverFailure& failure) {
-  return failure.code == CUDA_ERROR_INVALID_IMAGE || failure.code == CUDA_ERROR_NO_BINARY_FOR_GPU ||
-         failure.code == CUDA_ERROR_INVALID_PTX ||
-         failure.code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
-}
-
 }  // namespace
 
 const LoadedKernel& Kernel::load_on(const Device& device) const {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <utility>
 
 #include "cache/error.h"
@@ -11,8 +10,6 @@
 
 namespace lazyrope {
 namespace {
-
-constinit std::atomic<bool> told_of_other_compiler = false;
 
 // Throws CacheError if a cached binary is for another launch. The key of an entry does not cover
 // threads and shared memory.
@@ -42,14 +39,22 @@ CachedBinary cached_binary(LoadResult loaded, const Key& key, const RenderedKern
   return found;
 }
 
-void log_other_compiler(LogLevel level, const Binary& binary, const std::string& present) {
-  if (present.empty() || binary.compiler == present || told_of_other_compiler.exchange(true))
-    return;
-  log_message(
-      level,
-      "{} is used as {} compiled it, although the compiler here is {}. Further such kernels "
-      "are not logged. LAZYROPE_CACHE_STRICT=1 compiles those of the user's cache again",
-      binary.entry, binary.compiler, present);
+// Calls use(key) for the present compiler's entry, and then for the entries of other compilers,
+// until one has a binary. Returns that one, or else the first miss that says more than "absent".
+template <class Use>
+CachedBinary first_usable(const Key& base, const std::string& present, const EntryIndex& index,
+                          const Use& use) {
+  CachedBinary miss = {.miss_reason = "absent"};
+  const auto is_found = [&](const Key& key) {
+    CachedBinary cached = use(key);
+    const bool says_more = cached.refused || cached.is_of_other_compiler;
+    if (cached.binary || (says_more && !miss.refused)) miss = std::move(cached);
+    return miss.binary.has_value();
+  };
+  if (!present.empty() && is_found(base.with(kCompilerField, present))) return miss;
+  for (const Key& key : index.find(base))
+    if (is_found(key)) break;
+  return miss;
 }
 
 }  // namespace
@@ -86,52 +91,49 @@ CachedBinary KernelCache::find(const Key& base, const RenderedKernel& rendered,
 
 CachedBinary KernelCache::find_in_layers(const Key& base, const RenderedKernel& rendered,
                                          const std::string& present) const {
-  CachedBinary first_miss = {.miss_reason = "absent"};
+  CachedBinary miss = {.miss_reason = "absent"};
   for (const auto& layer : layers_) {
-    std::vector<Key> keys = layer->index.find(base);
-    if (!present.empty()) keys.insert(keys.begin(), base.with(kCompilerField, present));
-    for (const Key& key : keys) {
-      CachedBinary found = cached_binary(layer->store.read(key), key, rendered);
-      if (found.binary) {
-        log_other_compiler(LogLevel::kInfo, *found.binary, present);
-        return found;
-      }
-      if (found.refused && !first_miss.refused) first_miss = std::move(found);
+    CachedBinary cached = first_usable(base, present, layer->index, [&](const Key& key) {
+      return cached_binary(layer->store.read(key), key, rendered);
+    });
+    if (cached.binary) {
+      log_other_compiler(LogLevel::kInfo, *cached.binary, present);
+      return cached;
     }
+    if (!miss.refused) miss = std::move(cached);
   }
-  return first_miss;
+  return miss;
 }
 
 CachedBinary KernelCache::find_in_store(const Key& base, const RenderedKernel& rendered,
                                         const std::string& present, bool accepts_others) const {
-  CachedBinary miss = {.miss_reason = "absent"};
-  const auto try_key = [&](const Key& key) {
+  CachedBinary cached = first_usable(base, present, index_, [&](const Key& key) {
     LoadResult loaded = store_.load(key);
     const std::uint64_t bytes = loaded.bytes;
     CachedBinary found = cached_binary(std::move(loaded), key, rendered);
-    if (found.binary && !accepts_others && found.binary->compiler != present) {
-      found = {.entry_key = key.hex(),
-               .miss_reason = fmt::format("it was compiled by {}, and the compiler here is {}",
-                                          found.binary->compiler, present),
-               .is_of_other_compiler = true};
-    }
-    if (found.binary) note_use(found, bytes);
+    if (!found.binary) return found;
+    if (!accepts_others && found.binary->compiler != present)
+      return CachedBinary{
+          .entry_key = key.hex(),
+          .miss_reason = fmt::format("it was compiled by {}, and the compiler here is {}",
+                                     found.binary->compiler, present),
+          .is_of_other_compiler = true};
+    budget_.note_use(key.hex(), found.binary->entry, bytes);
     return found;
-  };
-  if (!present.empty()) {
-    CachedBinary found = try_key(base.with(kCompilerField, present));
-    if (found.binary) return found;
-    if (found.refused) miss = std::move(found);
-  }
-  for (const Key& key : index_.find(base)) {
-    CachedBinary found = try_key(key);
-    if (found.binary) {
-      log_other_compiler(LogLevel::kWarning, *found.binary, present);
-      return found;
-    }
-    if (!miss.refused && (found.refused || found.is_of_other_compiler)) miss = std::move(found);
-  }
-  return miss;
+  });
+  if (cached.binary) log_other_compiler(LogLevel::kWarning, *cached.binary, present);
+  return cached;
+}
+
+void KernelCache::log_other_compiler(LogLevel level, const Binary& binary,
+                                     const std::string& present) const {
+  if (present.empty() || binary.compiler == present || told_of_other_compiler_.exchange(true))
+    return;
+  log_message(
+      level,
+      "{} is used as {} compiled it, although the compiler here is {}. Further such kernels "
+      "are not logged. LAZYROPE_CACHE_STRICT=1 compiles those of the user's cache again",
+      binary.entry, binary.compiler, present);
 }
 
 LoadResult KernelCache::load(const Key& key) const {
@@ -140,14 +142,10 @@ LoadResult KernelCache::load(const Key& key) const {
   return store_.load(key);
 }
 
-void KernelCache::note_use(const CachedBinary& found, std::uint64_t bytes) const {
-  budget_.note_use(found.entry_key, found.binary.value().entry, bytes);
-}
-
 AddedBinary KernelCache::add(const Key& base, const RenderedKernel& rendered,
                              const Binary& binary) const {
   const Key key = base.with(kCompilerField, binary.compiler);
-  StoreResult stored = store_.store(key, entry_of(binary, &rendered));
+  StoreResult stored = store_.store(key, entry_of(binary, origin_facts(rendered)));
   if (stored.stored) budget_.note_use(key.hex(), binary.entry, stored.bytes);
   return {std::move(stored), budget_.enforce(store_)};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,7 +61,7 @@ class KernelCache {
  private:
   // One directory, and the index that finds the entries of all compilers.
   struct Directory {
-    explicit Directory(std::string path, const FileTrust& trust)
+    Directory(std::string path, const FileTrust& trust)
         : store(std::move(path), trust), index(store) {}
     DiskStore store;
     EntryIndex index;
@@ -71,7 +72,8 @@ class KernelCache {
                               const std::string& present) const;
   CachedBinary find_in_store(const Key& base, const RenderedKernel& rendered,
                              const std::string& present, bool accepts_others) const;
-  void note_use(const CachedBinary& found, std::uint64_t bytes) const;
+  // Logs the first use of a binary that another compiler than `present` made.
+  void log_other_compiler(LogLevel level, const Binary& binary, const std::string& present) const;
 
   const CachePolicy policy_;
   const bool is_strict_;
@@ -79,6 +81,7 @@ class KernelCache {
   EntryIndex index_;
   std::vector<std::unique_ptr<Directory>> layers_;
   mutable CacheBudget budget_;  // counts what find() finds
+  mutable std::atomic<bool> told_of_other_compiler_ = false;
 };
 
 }  // namespace lazyrope

@@ -14,6 +14,7 @@
 #include "cache/sha256.h"
 #include "codegen/template_text.h"
 #include "runtime/base/version.h"
+#include "runtime/driver/nvrtc_library.h"
 #include "runtime/engine/tuning.h"
 
 namespace lazyrope {
@@ -44,13 +45,12 @@ KeyFields origin_facts(const RenderedKernel& rendered) {
           {"version", std::string(version())}};
 }
 
-Entry entry_of(const Binary& binary, const RenderedKernel* rendered) {
+Entry entry_of(const Binary& binary, const KeyFields& origin) {
   nlohmann::json facts = {{"entry", binary.entry},         {"arch", binary.arch},
                           {"threads", binary.threads},     {"shared_bytes", binary.shared_bytes},
                           {"registers", binary.registers}, {"spill_bytes", binary.spill_bytes},
                           {"compiler", binary.compiler},   {"compile_ms", binary.compile_ms}};
-  if (rendered != nullptr)
-    for (const auto& [name, value] : origin_facts(*rendered)) facts[name] = value;
+  for (const auto& [name, value] : origin) facts[name] = value;
   return {facts.dump(), binary.code};
 }
 
@@ -81,8 +81,8 @@ std::ptrdiff_t kernels_of_other_nvrtc(const std::vector<ListedEntry>& entries,
     const auto facts = nlohmann::json::parse(entry.facts, /*callback=*/nullptr,
                                              /*allow_exceptions=*/false);
     const std::string compiler = text(facts, "compiler");
-    return !present.empty() && text(facts, "entry") != kTuningEntry &&
-           compiler.starts_with("nvrtc ") && compiler != present;
+    return !present.empty() && text(facts, "entry") != kTuningEntry && nvrtc_version_of(compiler) &&
+           compiler != present;
   });
 }
 

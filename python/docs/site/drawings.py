@@ -296,10 +296,10 @@ def planner() -> Drawing:
 
 def cache() -> Drawing:
     d = Drawing(760, 270, "Looking up a kernel")
-    d.box(20, 40, 140, 60, "source, options,", "arch, entry name", "-named fields", fill=AMBER, size=13)
+    d.box(20, 40, 140, 60, "source, options,", "arch, compiler", "-named fields", fill=AMBER, size=13)
     d.box(200, 48, 110, 44, "SHA-256", "-the key", fill=GREEN)
     d.box(350, 48, 110, 44, "memory", fill=BLUE)
-    d.box(500, 48, 110, 44, "disk", "`KEY.lzr", fill=BLUE)
+    d.box(500, 48, 110, 44, "disk", "-layers first", fill=BLUE)
     d.box(650, 48, 90, 44, "compile", fill=ROSE)
     d.arrow(162, 70, 196, 70)
     d.arrow(312, 70, 346, 70)

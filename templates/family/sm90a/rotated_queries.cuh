@@ -90,7 +90,7 @@ class WarpgroupRows {
     copy_positions();
     cp_async_commit_group();
     cp_async_wait_group<0>();
-    if (!Memory::kHasRotation) fence_proxy_async();
+    if (!Memory::kHasRotation) fence_proxy_async();  // without RoPE the queries are complete
     Team::sync();
   }
 
