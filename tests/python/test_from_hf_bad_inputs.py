@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,8 @@ OBJECTS = {
     "a class": (lambda: Config, "to_dict() of type failed"),
     "to_dict that raises": (lambda: Config(KeyError("a")), "to_dict() of Config failed"),
     "to_dict without a dict": (lambda: Config(7), "not int"),
-    "a path with a NUL": (lambda: "a\0b", ""),
-    "a path with a surrogate": (lambda: "\ud800", ""),
+    "a path with a NUL": (lambda: "a\0b", "is not a file"),
+    "a path with a surrogate": (lambda: "\ud800", "is not a file"),
     "a long path": (lambda: json.dumps(LLAMA) * 500, "cannot be read as text"),
     "a huge number of heads": (lambda: LLAMA | {"num_attention_heads": 2**64}, "has the wrong type"),
     "an infinity that is read": (
@@ -112,14 +113,14 @@ FILES = {
     "a FIFO": (write_fifo, "file"),
     "a directory": (lambda file: file.mkdir(), "file"),
     "9 MB": (write_large, "more than 8388608 bytes"),
-    "no text": (lambda file: file.write_bytes(b"\xff\xfe{"), ""),
+    "no text": (lambda file: file.write_bytes(b"\xff\xfe{"), "cannot be read as text|not a JSON object"),
     "nothing": (lambda file: file.write_text(""), "not a JSON object"),
 }
 
 
 @pytest.fixture(params=list(FILES))
 def bad_file(request, tmp_path) -> tuple[Path, str]:
-    """Returns the path of a file that is no config, and a part of the error."""
+    """Returns the path of a file that is no config, and a pattern of the error."""
     write, text = FILES[request.param]
     write(tmp_path / "config.json")
     return tmp_path / "config.json", text
@@ -145,4 +146,4 @@ def test_the_command_refuses_files_that_are_no_config(command, bad_file, subcomm
         timeout=60,
     )
     assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith("lazyrope: ") and text in done.stderr and len(done.stderr) < 1000
+    assert done.stderr.startswith("lazyrope: ") and re.search(text, done.stderr) and len(done.stderr) < 1000
