@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -93,6 +94,38 @@ int visit_image(dl_phdr_info* object, std::size_t, void* data) {
   return 1;
 }
 
+// The tables with which the loader finds the functions of other libraries that a library calls.
+struct Imports {
+  std::span<const ElfW(Rela)> slots;  // one per function: where its address is, and its symbol
+  const ElfW(Sym)* symbols = nullptr;
+  const char* names = nullptr;
+  bool is_read_only = false;
+};
+
+// glibc has added the library's base to the addresses in its dynamic section; other loaders leave
+// them as they are in the file.
+template <class Entry>
+const Entry* at_address(const link_map& map, ElfW(Addr) address) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the file holds addresses as numbers
+  return reinterpret_cast<const Entry*>(address < map.l_addr ? map.l_addr + address : address);
+}
+
+Imports imports_of(const link_map& map) {
+  Imports imports;
+  const ElfW(Rela)* slots = nullptr;
+  std::size_t slot_bytes = 0;
+  for (const ElfW(Dyn)* entry = map.l_ld; entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_JMPREL) slots = at_address<ElfW(Rela)>(map, entry->d_un.d_ptr);
+    if (entry->d_tag == DT_PLTRELSZ) slot_bytes = entry->d_un.d_val;
+    if (entry->d_tag == DT_SYMTAB) imports.symbols = at_address<ElfW(Sym)>(map, entry->d_un.d_ptr);
+    if (entry->d_tag == DT_STRTAB) imports.names = at_address<char>(map, entry->d_un.d_ptr);
+    if (entry->d_tag == DT_FLAGS) imports.is_read_only |= (entry->d_un.d_val & DF_BIND_NOW) != 0;
+    if (entry->d_tag == DT_FLAGS_1) imports.is_read_only |= (entry->d_un.d_val & DF_1_NOW) != 0;
+  }
+  imports.slots = {slots, slots == nullptr ? 0 : slot_bytes / sizeof *slots};
+  return imports;
+}
+
 }  // namespace
 
 DynamicLibrary::DynamicLibrary(void* handle) : handle_(handle), path_(map_of(handle).l_name) {}
@@ -138,6 +171,21 @@ std::optional<DynamicLibrary> DynamicLibrary::already_loaded(const std::string& 
 
 void* DynamicLibrary::find(const char* symbol) const noexcept {
   return dlsym(handle_.get(), symbol);
+}
+
+bool DynamicLibrary::redirect(std::string_view symbol, void* replacement) const {
+  const link_map& map = map_of(handle_.get());
+  const Imports imports = imports_of(map);
+  if (imports.is_read_only) return false;
+  bool has_calls = false;
+  for (const ElfW(Rela)& slot : imports.slots) {
+    if (imports.names + imports.symbols[ELF64_R_SYM(slot.r_info)].st_name != symbol) continue;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the file holds addresses as numbers
+    auto& address = *reinterpret_cast<void**>(map.l_addr + slot.r_offset);
+    std::atomic_ref(address).store(replacement);  // another thread may be calling
+    has_calls = true;
+  }
+  return has_calls;
 }
 
 std::span<const std::byte> DynamicLibrary::image() const {

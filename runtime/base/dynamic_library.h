@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace lazyrope {
 
@@ -29,6 +30,11 @@ class DynamicLibrary {
 
   // Returns the path of the file that the loader opened.
   const std::string& path() const noexcept { return path_; }
+
+  // Makes the library's own calls of `symbol`, which another library defines, call `replacement`.
+  // Returns false if the library has no such calls, or if the loader has made their addresses
+  // read-only.
+  bool redirect(std::string_view symbol, void* replacement) const;
 
   // Returns the mapped memory from the library's first segment to its last.
   std::span<const std::byte> image() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <filesystem>
 #include <stdexcept>
 #include <utility>
@@ -14,6 +15,17 @@ namespace lazyrope {
 namespace {
 
 namespace fs = std::filesystem;
+
+// While NVRTC parses, up to 0.2 s a kernel, it would replace the process's handlers of SIGINT and
+// SIGTERM by one that ends the process with exit(4): Ctrl-C would raise no KeyboardInterrupt, and a
+// server would not shut down in order. Where a signal is ignored, NVRTC leaves it so. This function
+// takes the place of signal() in its calls, and says that every signal is ignored.
+sighandler_t leave_handler(int, sighandler_t) { return SIG_IGN; }
+
+DynamicLibrary with_handlers_left(DynamicLibrary nvrtc) {
+  nvrtc.redirect("signal", reinterpret_cast<void*>(leave_handler));
+  return nvrtc;
+}
 
 template <class Function>
 void resolve(const DynamicLibrary& library, const char* symbol, Function& function) {
@@ -126,7 +138,7 @@ std::string driver_conflict(NvrtcVersion nvrtc, std::optional<int> driver_versio
 }
 
 NvrtcLibrary::NvrtcLibrary(DynamicLibrary library)
-    : library_(std::move(library)),
+    : library_(with_handlers_left(std::move(library))),
       api_(resolve_table(library_)),
       version_(query_version(api_)),
       builtins_(load_builtins(library_, version_)),

@@ -91,5 +91,10 @@ TEST(DynamicLibrary, TwoLibrariesHaveDifferentBuildIds) {
             DynamicLibrary::open("libc.so.6").build_id());
 }
 
+TEST(DynamicLibrary, RedirectsNoFunctionThatTheLibraryDoesNotCall) {
+  const DynamicLibrary library = DynamicLibrary::open("libm.so.6");
+  EXPECT_FALSE(library.redirect("no_such_function", nullptr));
+}
+
 }  // namespace
 }  // namespace lazyrope

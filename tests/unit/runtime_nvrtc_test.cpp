@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <regex>
@@ -268,6 +272,29 @@ TEST(CompileProgram, ReturnsWarningsInTheLog) {
       compile("extern \"C\" __global__ void k() { int unused; }", {"--gpu-architecture=sm_80"});
   EXPECT_TRUE(contains(compiled.log, "test.cu(1): warning #177-D")) << compiled.log;
   EXPECT_NE(compiled.log.back(), '\0');
+}
+
+std::array<sighandler_t, 2> signal_handlers() {
+  std::array<sighandler_t, 2> handlers;
+  std::ranges::transform(std::array{SIGINT, SIGTERM}, handlers.begin(), [](int number) {
+    struct sigaction action {};
+    ::sigaction(number, nullptr, &action);
+    return action.sa_handler;
+  });
+  return handlers;
+}
+
+// NVRTC would set handlers of its own for most of this time.
+TEST(CompileProgram, LeavesTheHandlersOfSignals) {
+  const auto before = signal_handlers();
+  std::atomic<bool> has_ended = false;
+  std::jthread compiling([&] {
+    compile(kScale, {"--gpu-architecture=sm_90a"});
+    has_ended = true;
+  });
+  int looks = 0;
+  for (; !has_ended; ++looks) ASSERT_EQ(signal_handlers(), before) << "after " << looks << " looks";
+  EXPECT_GT(looks, 100);
 }
 
 TEST(CompileProgram, MakesPtx) {
