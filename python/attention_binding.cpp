@@ -2,7 +2,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <functional>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "codegen/error.h"
@@ -60,10 +62,44 @@ class PythonProgress : public KernelListener {
   std::size_t total_ = 0;
 };
 
+// Compiles the kernel of prefill on a thread of Python's, which the interpreter waits for at exit.
+class PythonThread {
+ public:
+  // On a core of its own the thread begins with the call, and otherwise after the kernels that the
+  // call waits for.
+  DeferPrefill defer() {
+    return [this](std::function<void()> compile_prefill) {
+      compile_prefill_ = std::move(compile_prefill);
+      if (std::thread::hardware_concurrency() > kKernelsWaitedFor) start();
+    };
+  }
+
+  void start() {
+    if (!compile_prefill_) return;
+    const py::gil_scoped_acquire locked;
+    const py::cpp_function target(
+        [task = std::exchange(compile_prefill_, nullptr)] {
+          try {
+            task();
+          } catch (const std::exception&) {
+            // Who needs the kernel compiles it again, and gets the error.
+          }
+        },
+        py::call_guard<py::gil_scoped_release>());
+    py::module_::import("threading")
+        .attr("Thread")(py::arg("target") = target, py::arg("name") = "lazyrope prefill")
+        .attr("start")();
+  }
+
+ private:
+  static constexpr unsigned kKernelsWaitedFor = 2;  // that take longer than a moment
+  std::function<void()> compile_prefill_;
+};
+
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
                      const std::optional<KernelConfig>& config, std::optional<bool> tune,
                      bool allow_spills, int threads, std::optional<double> timeout,
-                     const py::object& progress) {
+                     const py::object& progress, bool wait_for_prefill) {
   if (arch) find_arch(*arch);  // refuses the empty name, which compile_for() takes for no arch
   CompileOptions options = {config, {.allow_spills = allow_spills, .threads = threads}};
   if (timeout) options.engine.time_limit = time_limit_of(*timeout);
@@ -71,8 +107,13 @@ AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>
     throw SpecError("progress must be None or a function of (done, total, kernel)");
   PythonProgress listener(progress);
   if (!progress.is_none()) options.engine.listener = &listener;
+  PythonThread thread;
+  if (!wait_for_prefill) options.defer_prefill = thread.defer();
   const py::gil_scoped_release unlocked;
-  return compile_for(Engine::get(), spec, arch.value_or(""), tune_of(tune), options);
+  AttentionPtr attention =
+      compile_for(Engine::get(), spec, arch.value_or(""), tune_of(tune), options);
+  thread.start();
+  return attention;
 }
 
 // Makes the records of lazyrope/_tuning.py.
@@ -243,14 +284,20 @@ void append(const Attention& self, const py::object& k, const py::object& v,
               used_stream);
 }
 
-const Kernel& decode_kernel(const Attention& self) {
+std::shared_ptr<const Kernel> decode_kernel(const Attention& self) {
   return self.kernel(KernelKind::kAttendDecode);
+}
+
+// Waits for the kernel of prefill without the interpreter's lock.
+std::vector<std::shared_ptr<const Kernel>> all_kernels(const Attention& self) {
+  const py::gil_scoped_release unlocked;
+  return self.kernels();
 }
 
 template <class Value>
 auto over_kernels(const Attention& self, Value value) {
-  std::vector<decltype(value(*self.kernels().front()))> values;
-  for (const auto& kernel : self.kernels()) values.push_back(value(*kernel));
+  std::vector<decltype(value(std::declval<const Kernel&>()))> values;
+  for (const auto& kernel : all_kernels(self)) values.push_back(value(*kernel));
   return values;
 }
 
@@ -266,16 +313,16 @@ void bind_facts(AttentionType& type) {
       .def_property_readonly("kernels",
                              [](const Attention& a) {
                                py::dict result;
-                               for (const auto& kernel : a.kernels())
+                               for (const auto& kernel : all_kernels(a))
                                  result[py::str(std::string(kernel->name()))] =
                                      std::const_pointer_cast<Kernel>(kernel);
                                return result;
                              })
-      .def_property_readonly("source", [](const Attention& a) { return decode_kernel(a).source(); })
+      .def_property_readonly("source", [](const Attention& a) { return decode_kernel(a)->source(); })
       .def(
-          "ptx", [](const Attention& a) { return decode_kernel(a).intermediate(); },
+          "ptx", [](const Attention& a) { return decode_kernel(a)->intermediate(); },
           py::call_guard<LogDelivery, py::gil_scoped_release>())
-      .def_property_readonly("cubin", [](const Attention& a) { return cubin_of(decode_kernel(a)); })
+      .def_property_readonly("cubin", [](const Attention& a) { return cubin_of(*decode_kernel(a)); })
       .def_property_readonly(
           "registers",
           [](const Attention& a) {
@@ -294,7 +341,7 @@ void bind_facts(AttentionType& type) {
       .def_property_readonly("compile_ms",
                              [](const Attention& a) {
                                double sum = 0;
-                               for (const auto& kernel : a.kernels())
+                               for (const auto& kernel : all_kernels(a))
                                  if (!kernel->from_cache()) sum += kernel->binary().compile_ms;
                                return sum;
                              })
@@ -379,14 +426,16 @@ void bind_compile(py::module_& module) {
       "compile",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch,
          const std::optional<KernelConfig>& config, std::optional<bool> tune, bool allow_spills,
-         int threads, std::optional<double> timeout, const py::object& progress) {
-        return std::const_pointer_cast<Attention>(
-            compile(spec, arch, config, tune, allow_spills, threads, timeout, progress));
+         int threads, std::optional<double> timeout, const py::object& progress,
+         bool wait_for_prefill) {
+        return std::const_pointer_cast<Attention>(compile(spec, arch, config, tune, allow_spills,
+                                                          threads, timeout, progress,
+                                                          wait_for_prefill));
       },
       py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("config") = py::none(),
       py::arg("tune") = py::none(), py::arg("allow_spills") = false, py::arg("threads") = 0,
       py::arg("timeout") = py::none(), py::arg("progress") = py::none(),
-      py::call_guard<LogDelivery>());
+      py::arg("wait_for_prefill") = true, py::call_guard<LogDelivery>());
   module.def(
       "configs",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch) {

@@ -29,8 +29,8 @@ int gpu_count() {
 }
 
 std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch,
-                                         Tune tune) {
-  return compile_for(Engine::get(), spec, arch, tune, {});
+                                         Tune tune, const DeferPrefill& defer_prefill) {
+  return compile_for(Engine::get(), spec, arch, tune, {.defer_prefill = defer_prefill});
 }
 
 std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensors,

@@ -18,6 +18,7 @@
 #include "codegen/error.h"
 #include "runtime/base/error.h"
 #include "runtime/base/version.h"
+#include "runtime/engine/defer_prefill.h"
 #include "runtime/engine/device_tensor.h"
 #include "runtime/spec/model_config.h"
 #include "runtime/spec/spec.h"
@@ -38,9 +39,13 @@ int gpu_count();
 // Compiles the kernels or loads them from the cache. `arch` is a name such as "sm_90a", or
 // "emu:sm_80" for the emulator, whose tensors are in host memory. An empty `arch` means the present
 // GPU's. With a named arch, tuning records are used only with kMeasure, and the arch must be the
-// present GPU's.
+// present GPU's. With `defer_prefill`, the call returns as soon as steps of decode can run; the
+// kernel of prefill is compiled by the function that `defer_prefill` receives, which may run on
+// another thread, and at the latest by plan() of the first step with room for prefill. With a tuning
+// record the call compiles all kernels.
 std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch = {},
-                                         Tune tune = Tune::kStored);
+                                         Tune tune = Tune::kStored,
+                                         const DeferPrefill& defer_prefill = {});
 
 // Returns a step that holds `tensors`, on their device. A capacity of 0 is replaced by what the
 // tensors need. `check` waits for the stream and checks every value.

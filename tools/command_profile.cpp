@@ -112,7 +112,7 @@ std::vector<TuningWorkload> workloads_of(const Options& options) {
 std::set<std::string> entries_of(const Attention& attention, const Options& options) {
   std::set<std::string> entries;
   for (const KernelKind kind : kernels_of(options))
-    entries.insert(attention.kernel(kind).binary().entry);
+    entries.insert(attention.kernel(kind)->binary().entry);
   return entries;
 }
 

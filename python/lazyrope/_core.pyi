@@ -523,6 +523,7 @@ def compile(
     threads: int = 0,
     timeout: float | None = None,
     progress: Callable[[int, int, str], object] | None = None,
+    wait_for_prefill: bool = True,
 ) -> Attention:
     """Returns the kernels of an attention, from memory, else from the disk cache, else compiled.
 
@@ -548,6 +549,11 @@ def compile(
         progress: A function that is called after each kernel, from any thread but one call at a time, with the number
             of kernels that are ready, their total and the kernel's name. The total grows if a config spills and the
             next one is tried. An exception of the function ends the call.
+        wait_for_prefill: If False, the call returns as soon as steps of decode can run. The kernel of prefill takes the
+            longest; a thread compiles it, from the beginning where there are three cores or more.
+            :meth:`Attention.plan` waits for it if the step has room for more tokens of a request than decode serves,
+            and so do :attr:`Attention.kernels` and other facts of all kernels; they then raise its CompileError. A
+            first use after fork() compiles it. With a tuning record, the call waits for all kernels.
 
     Returns:
         The attention, ready for :meth:`Attention.plan`.

@@ -21,6 +21,13 @@ TokenTensor tokens_of(const TensorView& t) {
   return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
 }
 
+std::vector<std::shared_ptr<DeferredKernel>> deferred(
+    const std::vector<std::shared_ptr<const Kernel>>& kernels) {
+  std::vector<std::shared_ptr<DeferredKernel>> result;
+  for (const auto& kernel : kernels) result.push_back(std::make_shared<DeferredKernel>(kernel));
+  return result;
+}
+
 }  // namespace
 
 // The caller's tensors of one attend() call.
@@ -35,6 +42,7 @@ struct Attention::AttendTensors {
 std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
                                                     const Arch& arch,
                                                     const CompileOptions& options) {
+  if (options.defer_prefill) return compile_deferring(engine, spec, arch, options);
   return of(
       spec, arch,
       compile_sets(engine, {attention_set(spec, arch, options.config)}, options.engine).front(),
@@ -45,13 +53,45 @@ std::shared_ptr<const Attention> Attention::of(const AttentionSpec& spec, const 
                                                const KernelSet& set,
                                                std::shared_ptr<const Tuning> tuning) {
   return std::shared_ptr<const Attention>(
-      new Attention(spec, arch, set.config, set.kernels(), std::move(tuning)));
+      new Attention(spec, arch, set.config, deferred(set.kernels()), std::move(tuning)));
+}
+
+std::shared_ptr<const Attention> Attention::compile_deferring(Engine& engine,
+                                                              const AttentionSpec& spec,
+                                                              const Arch& arch,
+                                                              const CompileOptions& options) {
+  KernelSetRequest request = attention_set(spec, arch, options.config);
+  std::erase(request.kinds, KernelKind::kAttendPrefill);
+  const auto prefill_with = [&](const KernelConfig& config) {
+    auto prefill = std::make_shared<DeferredKernel>(
+        engine,
+        KernelRequest{render(KernelKind::kAttendPrefill, request.spec, config, arch), &arch,
+                      request.name},
+        EngineOptions{.allow_spills = options.engine.allow_spills,
+                      .cache_only = options.engine.cache_only});
+    options.defer_prefill([prefill] { prefill->get(); });
+    return prefill;
+  };
+  std::shared_ptr<DeferredKernel> prefill = prefill_with(request.configs.front());
+  const KernelSet set = compile_sets(engine, {request}, options.engine).front();
+  auto kernels = deferred(set.kernels());
+  if (set.config != request.configs.front()) prefill = prefill_with(set.config);
+  kernels.insert(kernels.begin() + static_cast<std::ptrdiff_t>(KernelKind::kAttendPrefill),
+                 std::move(prefill));
+  return std::shared_ptr<const Attention>(
+      new Attention(spec, arch, set.config, std::move(kernels), options.tuning));
 }
 
 std::string Attention::compiler() const {
-  const std::string& decode = kernel(KernelKind::kAttendDecode).binary().compiler;
-  const std::string& prefill = kernel(KernelKind::kAttendPrefill).binary().compiler;
+  const std::string decode = kernel(KernelKind::kAttendDecode)->binary().compiler;
+  const std::string prefill = kernel(KernelKind::kAttendPrefill)->binary().compiler;
   return decode == prefill ? decode : fmt::format("{}, {}", decode, prefill);
+}
+
+std::vector<std::shared_ptr<const Kernel>> Attention::kernels() const {
+  std::vector<std::shared_ptr<const Kernel>> kernels;
+  for (const auto& kernel : kernels_) kernels.push_back(kernel->get());
+  return kernels;
 }
 
 StepShape Attention::step_shape() const {
@@ -82,21 +122,23 @@ std::size_t Attention::step_bytes(StepCapacity capacity, int sm_count) const {
 std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                            StepCapacity capacity, Stream stream) const {
   check_arch(arch_, *device);
-  // All kernels are loaded now, because nothing can be loaded while a stream is captured.
-  for (const auto& kernel : kernels_) kernel->on(*device);
-  return std::make_unique<Step>(std::move(device),
-                                kernels_.at(static_cast<std::size_t>(KernelKind::kPlan)),
-                                step_shape(), config_, format, capacity, stream);
+  auto step = std::make_unique<Step>(device, kernel(KernelKind::kPlan), step_shape(), config_,
+                                     format, capacity, stream);
+  // Kernels are loaded now, because nothing can be loaded while a stream is captured.
+  load(KernelKind::kPlan, *device);
+  load(KernelKind::kAttendDecode, *device);
+  if (step->serves(Step::kPrefill)) load(KernelKind::kAttendPrefill, *device);
+  return step;
 }
 
 std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const Device> device,
                                                         PoolFormat format,
                                                         AppendCapacity capacity) const {
   check_arch(arch_, *device);
-  for (const auto& kernel : kernels_) kernel->on(*device);
-  return std::make_unique<AppendStep>(
-      std::move(device), kernels_.at(static_cast<std::size_t>(KernelKind::kPlanAppend)), format,
-      capacity);
+  load(KernelKind::kPlanAppend, *device);
+  load(KernelKind::kAppend, *device);
+  return std::make_unique<AppendStep>(std::move(device), kernel(KernelKind::kPlanAppend), format,
+                                      capacity);
 }
 
 void Attention::check_query(const char* name, const TensorView& t, int heads, int bytes,
@@ -194,7 +236,7 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
     if (config.family == Family::kSm90a)
       with_maps.maps = pool_maps_.get(spec_, params.pool, t.pool.keys.shape[0],
                                       step.format().page_size, config.heads, device);
-    kernel(kind).on(device).launch(step.work(phase).num_ctas, &with_maps, stream, accessed_memory);
+    kernel(kind)->on(device).launch(step.work(phase).num_ctas, &with_maps, stream, accessed_memory);
   };
   step.memory().run([&] {
     launch(Step::kPrefill, KernelKind::kAttendPrefill, config_.prefill);
@@ -245,7 +287,7 @@ void Attention::append(const TensorView& k, const TensorView& v, const PoolTenso
         .writes("the append step", step.memory())
         .ranges();
   };
-  launch_over_tokens(kernel(KernelKind::kAppend), spec_, k.shape[0], &params, *step.device(),
+  launch_over_tokens(*kernel(KernelKind::kAppend), spec_, k.shape[0], &params, *step.device(),
                      stream, accessed_memory);
 }
 

@@ -7,6 +7,8 @@
 
 #include "codegen/kernel_config.h"
 #include "runtime/attention/pool_maps.h"
+#include "runtime/engine/defer_prefill.h"
+#include "runtime/engine/deferred_kernel.h"
 #include "runtime/engine/engine.h"
 #include "runtime/spec/spec.h"
 #include "runtime/step/append_step.h"
@@ -23,6 +25,10 @@ struct CompileOptions {
   std::optional<KernelConfig> config = {};  // none: the default of the spec and arch
   EngineOptions engine = {};
   std::shared_ptr<const Tuning> tuning = {};  // the measurements that chose `config`, if any
+  // If set, the kernel of prefill is compiled when it is first needed, or by the function that this
+  // receives before the others are compiled, and again if another config is chosen. That kernel's
+  // failure is then thrown where it is needed, even if only its config spills.
+  DeferPrefill defer_prefill = {};
 };
 
 // The compiled kernels of one attention, and the calls that launch them. Immutable and thread-safe;
@@ -50,18 +56,22 @@ class Attention {
   const std::shared_ptr<const Tuning>& tuning() const { return tuning_; }
   // Returns the compiler of the attend kernels. If they have two, returns "decode's, prefill's".
   std::string compiler() const;
-  const std::vector<std::shared_ptr<const Kernel>>& kernels() const { return kernels_; }
-  const Kernel& kernel(KernelKind kind) const {
-    return *kernels_.at(static_cast<std::size_t>(kind));
+  // Returns all kernels by KernelKind, after waiting for that of prefill.
+  std::vector<std::shared_ptr<const Kernel>> kernels() const;
+  // Returns a kernel, after waiting for it if it is that of prefill.
+  std::shared_ptr<const Kernel> kernel(KernelKind kind) const {
+    return kernels_.at(static_cast<std::size_t>(kind))->get();
   }
 
-  // Returns an empty step, which update() fills. Loads all kernels on the device.
+  // Returns an empty step, which update() fills. Loads on the device all kernels that the step
+  // needs.
   std::unique_ptr<Step> make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                   StepCapacity capacity, Stream stream) const;
   // Returns the device memory in bytes of a step of make_step(), on a GPU with sm_count SMs. Throws
   // SpecError.
   std::size_t step_bytes(StepCapacity capacity, int sm_count) const;
-  // Returns an empty append step, which update() fills. Loads all kernels on the device.
+  // Returns an empty append step, which update() fills. Loads on the device the kernels that it
+  // needs.
   std::unique_ptr<AppendStep> make_append_step(std::shared_ptr<const Device> device,
                                                PoolFormat format, AppendCapacity capacity) const;
 
@@ -79,7 +89,7 @@ class Attention {
 
  private:
   Attention(AttentionSpec spec, const Arch& arch, KernelConfig config,
-            std::vector<std::shared_ptr<const Kernel>> kernels,
+            std::vector<std::shared_ptr<DeferredKernel>> kernels,
             std::shared_ptr<const Tuning> tuning)
       : spec_(std::move(spec)),
         arch_(arch),
@@ -89,6 +99,11 @@ class Attention {
 
   struct AttendTensors;
 
+  static std::shared_ptr<const Attention> compile_deferring(Engine& engine,
+                                                            const AttentionSpec& spec,
+                                                            const Arch& arch,
+                                                            const CompileOptions& options);
+  void load(KernelKind kind, const Device& device) const { kernel(kind)->on(device); }
   StepShape step_shape() const;
   void check_step(const Step& step) const;
   void check_query(const char* name, const TensorView& tensor, int heads, int bytes,
@@ -110,7 +125,7 @@ class Attention {
   AttentionSpec spec_;
   const Arch& arch_;
   KernelConfig config_;
-  std::vector<std::shared_ptr<const Kernel>> kernels_;  // by KernelKind
+  std::vector<std::shared_ptr<DeferredKernel>> kernels_;  // by KernelKind
   std::shared_ptr<const Tuning> tuning_;
   mutable PoolMapCache pool_maps_;
 };

@@ -291,5 +291,53 @@ TEST_F(AppendTest, ThePoolIsCheckedAsForAttention) {
   EXPECT_TRUE(refused({"k_pool", "v_pool", "same shape and strides"}));
 }
 
+// An attention of which all kernels but that of prefill are compiled.
+struct WithoutPrefill {
+  Engine engine{test_config(LAZYROPE_TEST_CACHE_DIR)};
+  std::function<void()> compile_prefill;
+  std::shared_ptr<const Attention> attention = Attention::compile(
+      engine, small_spec(), find_arch("emu:sm_80"),
+      {.defer_prefill = [this](std::function<void()> task) { compile_prefill = std::move(task); }});
+
+  bool has_prefill() const {
+    const Counters& counters = engine.counters();
+    return counters.count(Counter::kDiskHits) + counters.count(Counter::kCompiled) ==
+           attention_kernels().size();
+  }
+
+  void make_step(int tokens_per_request) const {
+    attention->make_step(emulator_device(), {},
+                         {.requests = 1,
+                          .segments = 1,
+                          .query_tokens = tokens_per_request,
+                          .tokens_per_request = tokens_per_request},
+                         nullptr);
+  }
+};
+
+TEST(DeferPrefill, OnlyAStepWithRoomForPrefillCompilesItsKernel) {
+  const WithoutPrefill deferred;
+  deferred.make_step(1);
+  deferred.attention->make_append_step(emulator_device(), {}, {1});
+  EXPECT_FALSE(deferred.has_prefill());
+  deferred.make_step(100);
+  EXPECT_TRUE(deferred.has_prefill());
+}
+
+TEST(DeferPrefill, TheCallerMayCompileItsKernel) {
+  const WithoutPrefill deferred;
+  EXPECT_FALSE(deferred.has_prefill());
+  deferred.compile_prefill();
+  EXPECT_TRUE(deferred.has_prefill());
+}
+
+TEST(DeferPrefill, TheKernelsAreThoseOfAFullCompilation) {
+  const WithoutPrefill deferred;
+  const auto kernels = deferred.attention->kernels();
+  ASSERT_EQ(kernels.size(), attention_kernels().size());
+  for (const KernelKind kind : attention_kernels())
+    EXPECT_EQ(kernels[static_cast<std::size_t>(kind)]->source(), emulated().kernel(kind)->source());
+}
+
 }  // namespace
 }  // namespace lazyrope
