@@ -1,4 +1,4 @@
-// The emulator's interface in a build without Boost.Context.
+// The emulator's interface in a build with LAZYROPE_EMULATOR=OFF, which needs no Boost.Context.
 #include "codegen/error.h"
 #include "runtime/emulator/device.h"
 
@@ -15,7 +15,7 @@ std::shared_ptr<Compiler> host_compiler(const std::string&) { return nullptr; }
 
 std::shared_ptr<const Device> emulator_device() {
   throw SpecError(
-      "this lazyrope was built without the emulator (Boost.Context was missing): its kernels and "
+      "this lazyrope was built without the emulator (LAZYROPE_EMULATOR=OFF): its kernels and "
       "tensors must be on a GPU");
 }
 

@@ -23,13 +23,4 @@ find_path(CudaHeaders_DLPACK_DIR dlpack/dlpack.h HINTS ${_python_include_dirs})
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(
-  CudaHeaders
-  REQUIRED_VARS CudaHeaders_CUDA_DIR CudaHeaders_NVRTC_DIR CudaHeaders_DLPACK_DIR
-  REASON_FAILURE_MESSAGE
-    "pip install nvidia-cuda-runtime nvidia-cuda-nvrtc apache-tvm-ffi into the Python that CMake finds (-DPython_EXECUTABLE=...)"
-)
-if(CudaHeaders_FOUND AND NOT TARGET lazyrope_cuda_headers)
-  add_library(lazyrope_cuda_headers INTERFACE)
-  target_include_directories(lazyrope_cuda_headers SYSTEM INTERFACE
-    ${CudaHeaders_CUDA_DIR} ${CudaHeaders_NVRTC_DIR} ${CudaHeaders_DLPACK_DIR})
-endif()
+  CudaHeaders REQUIRED_VARS CudaHeaders_CUDA_DIR CudaHeaders_NVRTC_DIR CudaHeaders_DLPACK_DIR)

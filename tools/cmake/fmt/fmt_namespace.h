@@ -1,4 +1,4 @@
-// Where fmt is compiled once (LazyropeFmt.cmake), each source includes this first. It gives
+// Where fmt is compiled once (CMakeLists.txt), each source includes this first. It gives
 // lazyrope's fmt a namespace of its own, so that it does not clash with the fmt of the program that
 // links lazyrope.
 #define FMT_BEGIN_NAMESPACE \

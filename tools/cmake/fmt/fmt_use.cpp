@@ -1,4 +1,4 @@
-// LazyropeFmt.cmake compiles this file, which uses fmt as lazyrope does, to learn whether fmt can
+// CMakeLists.txt compiles this file, which uses fmt as lazyrope does, to learn whether fmt can
 // be compiled once.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
