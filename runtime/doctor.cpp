@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/version.h"
 #include "runtime/driver/context.h"
+#include "runtime/emulator/device.h"
 #include "runtime/engine/devices.h"
 #include "runtime/engine/kernel_entry.h"
 
@@ -66,6 +67,17 @@ Json driver_facts() {
   } catch (const DriverError& error) {
     return {{"missing", error.what()}};
   }
+}
+
+Json emulator_facts(const Config& config) {
+  const std::shared_ptr<Compiler> compiler = host_compiler(config.host_compiler);
+  if (compiler == nullptr)
+    return {{"missing", "not in this build: LAZYROPE_EMULATOR was OFF (it needs Boost.Context)"}};
+  const std::string identity = compiler->identity();
+  if (!identity.empty()) return {{"compiler", identity}};
+  return {{"missing", fmt::format("no C++20 compiler to build kernels with: tried \"{}\"; install "
+                                  "one (Debian: apt-get install g++), or name it in LAZYROPE_CXX",
+                                  config.host_compiler)}};
 }
 
 Json cache_facts(const Engine& engine) {
@@ -139,6 +151,14 @@ void append_driver(const Json& driver, std::string& text) {
         gpu["arch"].is_null() ? value_text(gpu["problem"]) : value_text(gpu["arch"]));
 }
 
+void append_emulator(const Json& emulator, std::string& text) {
+  text += "emulator\n";
+  if (emulator.contains("missing"))
+    text += fmt::format("  {}\n", value_text(emulator["missing"]));
+  else
+    text += fmt::format("  builds kernels with {}\n", value_text(emulator["compiler"]));
+}
+
 void append_cache(const Json& cache, std::string& text) {
   text += "cache\n";
   const std::string directory = value_text(cache["directory"]);
@@ -176,6 +196,7 @@ std::string Diagnosis::text() const {
   std::string text = fmt::format("lazyrope {}\n", value_text(facts["version"]));
   append_nvrtc(facts["nvrtc"], text);
   append_driver(facts["driver"], text);
+  append_emulator(facts["emulator"], text);
   append_cache(facts["cache"], text);
   append_environment(facts["environment"], text);
   std::vector<std::string> names;
@@ -189,6 +210,7 @@ Diagnosis doctor(Engine& engine) {
   diagnosis.facts["version"] = version();
   diagnosis.facts["nvrtc"] = nvrtc_facts(engine);
   diagnosis.facts["driver"] = driver_facts();
+  diagnosis.facts["emulator"] = emulator_facts(engine.config());
   diagnosis.facts["cache"] = cache_facts(engine);
   diagnosis.facts["environment"] = environment_facts(engine.config());
   diagnosis.facts["archs"] = compilable_archs();

@@ -15,7 +15,7 @@ struct Diagnosis {
   std::string text() const;
 };
 
-// Looks for NVRTC, the driver, GPUs and the cache. A missing one is reported as a fact, not thrown.
+// Looks for NVRTC, the driver, GPUs, the emulator's compiler and the cache. A missing one is reported as a fact, not thrown.
 Diagnosis doctor(Engine& engine);
 
 }  // namespace lazyrope

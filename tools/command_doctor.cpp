@@ -16,9 +16,9 @@ namespace {
 
 constexpr const char* kFooter =
     R"(Run this when a kernel cannot be compiled or launched. The command prints every path where
-it looked for NVRTC, the driver and its GPUs, the cache, and the environment variables that
-lazyrope reads.
---json prints an object: version, nvrtc, driver, cache, environment, archs.
+it looked for NVRTC, the driver and its GPUs, the emulator's C++ compiler, the cache, and the
+environment variables that lazyrope reads.
+--json prints an object: version, nvrtc, driver, emulator, cache, environment, archs.
 Exit codes: 0 if there is an NVRTC or a usable cached kernel, 1 if there is neither, 2 wrong usage.
 
 Example:

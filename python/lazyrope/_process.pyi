@@ -33,7 +33,10 @@ def open_metrics() -> str:
     """
 
 def doctor() -> str:
-    """Returns a report of what was found on this machine: NVRTC, driver, GPUs, cache and environment, with reasons."""
+    """Returns a report of what was found on this machine, with reasons.
+
+    It has NVRTC, the driver, GPUs, the emulator's compiler, the cache and the environment.
+    """
 
 def environment_variables() -> list[dict[str, str | None]]:
     """Returns the environment variables that lazyrope reads.

@@ -408,7 +408,7 @@ class TestDoctor:
 
     def test_json_has_every_part_of_the_report(self, run, warm):
         facts = json.loads(run("doctor", "--json").stdout)
-        assert list(facts) == ["version", "nvrtc", "driver", "cache", "environment", "archs"]
+        assert list(facts) == ["version", "nvrtc", "driver", "emulator", "cache", "environment", "archs"]
         assert facts["nvrtc"]["path"] == environment()["LAZYROPE_NVRTC"]
         assert facts["cache"]["entries"] == 5 and facts["cache"]["bad_entries"] == 0
         assert ("missing" in facts["driver"]) != ("gpus" in facts["driver"])

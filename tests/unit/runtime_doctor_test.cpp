@@ -4,6 +4,7 @@
 
 #include "runtime/base/version.h"
 #include "runtime/doctor.h"
+#include "runtime/emulator/device.h"
 #include "runtime/engine/devices.h"
 #include "tests/support/engines.h"
 #include "tests/support/temporary_directory.h"
@@ -24,8 +25,8 @@ TEST(Doctor, ReportsEveryPart) {
   const TemporaryDirectory directory;
   Engine engine(test_config(directory.path()));
   const Json facts = doctor(engine).facts;
-  EXPECT_EQ(keys_of(facts), (std::vector<std::string>{"version", "nvrtc", "driver", "cache",
-                                                      "environment", "archs"}));
+  EXPECT_EQ(keys_of(facts), (std::vector<std::string>{"version", "nvrtc", "driver", "emulator",
+                                                      "cache", "environment", "archs"}));
   EXPECT_EQ(facts["version"], version());
   EXPECT_EQ(facts["archs"], compilable_archs());
   EXPECT_TRUE(facts["driver"].contains("missing") || !facts["driver"]["gpus"].empty());
@@ -54,6 +55,18 @@ TEST(Doctor, SaysWhatAMissingNvrtcMeans) {
   EXPECT_TRUE(says(diagnosis.facts["nvrtc"]["missing"].get<std::string>(),
                    {"cannot be compiled", "pip install", "LAZYROPE_NVRTC"}));
   EXPECT_TRUE(says(diagnosis.text(), {"/nonexistent/libnvrtc.so", "no NVRTC: "}));
+}
+
+TEST(Doctor, NamesTheCompilerOfTheEmulator) {
+  if (!has_emulator()) GTEST_SKIP() << "this build has no emulator";
+  Engine engine(test_config());
+  EXPECT_TRUE(says(doctor(engine).text(), {"emulator\n  builds kernels with c++ ["}));
+  Config config = test_config();
+  config.host_compiler = "no-such-compiler";
+  Engine without(config);
+  EXPECT_TRUE(
+      says(doctor(without).text(), {"emulator\n  no C++20 compiler", "tried \"no-such-compiler\"",
+                                    "apt-get install g++", "LAZYROPE_CXX"}));
 }
 
 TEST(Doctor, CountsTheCachesEntries) {
