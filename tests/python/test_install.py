@@ -110,6 +110,9 @@ def test_a_program_finds_the_package_and_attends(prefix, tmp_path):
         WARNINGS,
     )
     run("cmake", "--build", tmp_path)
+    dynamic = run("readelf", "--dynamic", tmp_path / "consumer")
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
+    assert needed <= {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
     printed = run(tmp_path / "consumer", env=environment())
     rows = [[float(x) for x in row] for row in re.findall(r"lse (\S+), out (\S+)", printed)]
     out, lse = exact()
