@@ -14,7 +14,7 @@ launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag sanitize soak test test-cpp test-python mutate compile-all docs lint format wheel clean distclean build build-tests layers
+.PHONY: help demo rag sanitize soak test test-cpp test-python mutate compile-all docs lint format wheels clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -69,8 +69,9 @@ lint: build-tests layers $(VENV)/.lint  ## clang-format, clang-tidy, ruff, mypy,
 format: $(VENV)/.lint  ## format C++ and Python in place
 	VENV=$(VENV) tools/lint.sh --fix
 
-wheel: $(VENV)/.build  ## build a wheel in dist/
-	$(in_venv)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+# The check of a wheel runs the README's example if PyTorch is in the environment.
+wheels: $(VENV)/.wheels  ## build an sdist, and a wheel for each Python of this machine, in dist/, and check them
+	$(python) -m tools.make_wheels
 
 clean:  ## remove everything that was built
 	rm -rf $(BUILD) .wheel dist .pytest_cache .ruff_cache .mypy_cache
@@ -98,14 +99,13 @@ layers:
 
 $(BUILD)/build.ninja: $(VENV)/.build $(BUILD)/.options-$(WERROR)-$(UNITY)
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DLAZYROPE_BUILD_PYTHON=ON \
-	  -DLAZYROPE_WERROR=$(WERROR) -DCMAKE_UNITY_BUILD=$(UNITY) $(launcher) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python \
-	  -Dpybind11_DIR=$$($(in_venv)/python -m pybind11 --cmakedir)
+	  -DLAZYROPE_WERROR=$(WERROR) -DCMAKE_UNITY_BUILD=$(UNITY) $(launcher) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python
 
 # Configures again if an option has changed.
 $(BUILD)/.options-$(WERROR)-$(UNITY):
 	@mkdir -p $(BUILD) && rm -f $(BUILD)/.options-* && touch $@
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.lint: $(VENV)/.build
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.wheels: $(VENV)/.build
 $(VENV)/.rag: $(VENV)/.test tools/requirements/rag-no-deps.txt
 $(VENV)/.%: tools/requirements/%.txt tools/set_up.sh
 	@PYTHON=$(PYTHON) tools/set_up.sh $(VENV) $*

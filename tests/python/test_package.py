@@ -6,7 +6,6 @@ import ast
 import inspect
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,6 +14,8 @@ from pathlib import Path
 import lazyrope
 import pytest
 from lazyrope import _core
+
+from tools import make_wheels
 
 ROOT = Path(__file__).parents[2]
 STUBS = [ast.parse(file.read_text()) for file in sorted((ROOT / "python" / "lazyrope").glob("_*.pyi"))]
@@ -42,21 +43,24 @@ def options_of_build_tree() -> tuple[list[str], dict[str, str]]:
     file = Path(_core.__file__).resolve().parents[2] / "CMakeCache.txt"
     text = file.read_text() if file.exists() else ""
     known = dict(re.findall(r"^(LAZYROPE_WERROR|CMAKE_CXX_COMPILER):\w+=(.*)$", text, flags=re.MULTILINE))
-    launcher = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
-    compiler = {"CXX": known["CMAKE_CXX_COMPILER"]} if known else {}
     werror = [f"--config-settings=cmake.define.LAZYROPE_WERROR={known['LAZYROPE_WERROR']}"] if known else []
-    return [f"--config-settings=build-dir={ROOT / '.wheel'}", *werror], launcher | compiler
+    return werror, {"CXX": known["CMAKE_CXX_COMPILER"]} if known else {}
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory) -> Path:
-    """Returns a wheel that is built as by `pip install .`, but with the build tools of this environment."""
-    folder = tmp_path_factory.mktemp("wheel")
+def sdist(tmp_path_factory) -> Path:
+    return make_wheels.make_sdist(tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="session")
+def wheel(sdist, tmp_path_factory) -> Path:
+    """Returns a wheel that is built from the sdist, but with the build tools of this environment."""
     arguments, variables = options_of_build_tree()
-    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
-    run(*pip, *arguments, ROOT, env=os.environ | variables)
-    (file,) = folder.glob("lazyrope-*.whl")
-    return file
+    source = make_wheels.unpack(sdist, make_wheels.WORK)
+    folder = tmp_path_factory.mktemp("wheel")
+    return make_wheels.build_wheel(
+        Path(sys.executable), source, folder, "--no-build-isolation", *arguments, variables=variables
+    )
 
 
 @pytest.fixture(scope="session")
@@ -93,9 +97,24 @@ def test_the_wheel_is_small_and_complete(wheel):
     }
 
 
+def metadata_of(wheel: Path) -> str:
+    return zipfile.ZipFile(wheel).read(f"lazyrope-{lazyrope.__version__}.dist-info/METADATA").decode()
+
+
+def test_the_metadata_names_each_python_that_wheels_are_for(wheel):
+    (oldest, newest), metadata = (make_wheels.OLDEST, make_wheels.NEWEST), metadata_of(wheel)
+    named = set(re.findall(r"^Classifier: Programming Language :: Python :: (3\.\d+)$", metadata, flags=re.MULTILINE))
+    assert named == {f"3.{minor}" for minor in range(oldest[1], newest[1] + 1)}
+    assert f"Requires-Python: >={oldest[0]}.{oldest[1]}\n" in metadata
+
+
+def test_the_sdist_is_small(sdist):
+    assert sdist.stat().st_size < MAX_BYTES // 4
+
+
 def test_the_wheel_depends_only_on_nvrtc(wheel):
     """Other dependencies belong to the extra."""
-    metadata = zipfile.ZipFile(wheel).read(f"lazyrope-{lazyrope.__version__}.dist-info/METADATA").decode()
+    metadata = metadata_of(wheel)
     needed = [line.split(": ", 1)[1] for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     extra = [line for line in needed if "extra ==" in line]
     (nvrtc,) = (line for line in needed if line not in extra)
@@ -143,6 +162,47 @@ def test_the_command_is_installed_and_finds_the_compiler(installed, tmp_path):
     environment = clean_environment(LAZYROPE_CACHE_DIR=tmp_path / "cache")
     assert run(command, "--version", env=environment) == f"lazyrope {lazyrope.__version__}"
     assert f"chosen: {installed}" in run(command, "doctor", env=environment)
+
+
+def test_no_text_advises_an_installation_from_an_index():
+    """An index may have no lazyrope, or another one. A path, such as "pip install .", is right."""
+    names = run("git", "ls-files", "*.md", "*.py", "*.pyi", "*.cpp", "*.h", "*.j2", "*.ipynb", "Makefile", cwd=ROOT)
+    advice = re.compile(r"\b(?:pip|uv|pipx) (?:install|add|run)(?: [-\w]+)* ['\"]?lazyrope\b(?!-)")
+    assert advice.search("pip install lazyrope") and advice.search("pip install 'lazyrope[bench]'")
+    files = [ROOT / name for name in names.splitlines() if (ROOT / name) != Path(__file__)]
+    assert [str(file) for file in files if file.exists() and advice.search(file.read_text())] == []
+
+
+def test_unpacking_leaves_equal_files_and_removes_those_of_before(sdist, tmp_path):
+    source = make_wheels.unpack(sdist, tmp_path)
+    (source / "CMakeLists.txt").write_text("old")
+    (source / "codegen" / "removed.cpp").touch()
+    (source / "build").mkdir()
+    (source / "build" / "object.o").touch()
+    os.utime(source / "LICENSE", (1, 1))
+    assert make_wheels.unpack(sdist, tmp_path) == source
+    assert (source / "CMakeLists.txt").read_text() == (ROOT / "CMakeLists.txt").read_text()
+    assert not (source / "codegen" / "removed.cpp").exists() and (source / "build" / "object.o").exists()
+    assert (source / "LICENSE").stat().st_mtime == 1
+
+
+def test_a_wheel_of_a_newer_glibc_is_refused(tmp_path, monkeypatch):
+    assert make_wheels.glibc_of(Path("lazyrope-0-cp311-cp311-manylinux_2_34_x86_64.manylinux_2_36_x86_64.whl")) == (
+        2,
+        34,
+    )
+    newer = "lazyrope-0-cp311-cp311-manylinux_2_39_x86_64.whl"
+    monkeypatch.setattr(make_wheels, "run", lambda *command, **_: Path(command[-2], newer).touch())
+    with pytest.raises(SystemExit, match=r"needs glibc 2\.39, and at most 2\.34 is wanted"):
+        make_wheels.repair(tmp_path / "lazyrope-0-cp311-cp311-linux_x86_64.whl", tmp_path)
+
+
+def test_wheels_are_made_for_the_pythons_with_headers(tmp_path):
+    (tmp_path / "python3.12").write_text("#!/bin/sh\nexit 127\n")
+    (tmp_path / "python3.12").chmod(0o755)
+    assert make_wheels.version_with_headers(tmp_path / "python3.12") is None
+    assert make_wheels.version_with_headers(tmp_path / "absent") is None
+    assert make_wheels.version_with_headers(Path(sys.executable)) == sys.version_info[:2]
 
 
 def test_build_requirements_of_pip_and_make_are_equal():

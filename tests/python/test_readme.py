@@ -42,7 +42,7 @@ def test_the_commands_of_the_readme_exist():
     commands = [line.split("#")[0].split() for block in code_blocks(TEXT, "sh") for line in block.splitlines()]
     assert ["make", "demo"] in commands and ["make", "test"] in commands
     for command in commands:
-        assert command == ["pip", "install", "."] or (command[0] == "make" and command[1] in targets), command
+        assert command == ["pip", "install", "-v", "."] or (command[0] == "make" and command[1] in targets), command
 
 
 @pytest.mark.parametrize("file", [README, *sorted(ROOT.glob("*/README.md"))], ids=lambda f: str(f.relative_to(ROOT)))
