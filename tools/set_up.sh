@@ -60,11 +60,13 @@ install_python_packages() {
     say "virtual environment $venv"
     "$python" -m venv --clear "$venv"
   fi
+  # Python compiles a module when it is first imported. Of the modules of torch and transformers most never are.
+  local install=("$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile)
   local requirements=tools/requirements/$purpose.txt
   say "Python packages in $venv: $(grep -v '^#' "$requirements" | tr '\n' ' ')"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+  "${install[@]}" -r "$requirements"
   local alone=tools/requirements/$purpose-no-deps.txt  # packages to install without their dependencies
-  [ ! -f "$alone" ] || "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$alone"
+  [ ! -f "$alone" ] || "${install[@]}" --no-deps -r "$alone"
 }
 
 [ "$purpose" != build ] || install_debian_packages
