@@ -17,7 +17,8 @@ std::string_view to_string(Family family);  // "sm80", "sm90a"
 Family family_of(std::string_view name);    // throws SpecError on any other name
 
 // A GPU architecture that kernels are compiled for: the limits of one SM, and the name for NVRTC.
-// The limits are those of the CUDA C++ Programming Guide, "Compute Capabilities".
+// The limits are those of the CUDA Programming Guide, "Compute Capabilities". The unit tests
+// compare them with cuda_occupancy.h of the CUDA Toolkit.
 struct Arch {
   std::string name;  // the value of --gpu-architecture
   int major;

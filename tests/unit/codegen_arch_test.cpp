@@ -1,3 +1,4 @@
+#include <cuda_occupancy.h>
 #include <gtest/gtest.h>
 
 #include "codegen/arch.h"
@@ -38,6 +39,24 @@ TEST(Arch, ADeviceThatNoCodeRunsOnIsRefused) {
         [&] { arch_for_device(major, minor); },
         {"compute capability " + std::to_string(major) + "." + std::to_string(minor),
          "lazyrope compiles for: sm_80, sm_86, sm_87"}));
+}
+
+// Returns the largest shared memory of an SM to which NVIDIA's calculator rounds up `bytes`, or 0
+// if no SM of this arch has so much.
+std::size_t shared_per_sm(const Arch& arch, std::size_t bytes) {
+  cudaOccDeviceProp properties;
+  properties.computeMajor = arch.major;
+  properties.computeMinor = arch.minor;
+  return cudaOccAlignUpShmemSizeVoltaPlus(&bytes, &properties) == CUDA_OCC_SUCCESS ? bytes : 0;
+}
+
+TEST(Arch, SharedMemoryIsThatOfNvidiasOccupancyCalculator) {
+  for (const Arch& arch : archs()) {
+    const auto bytes = static_cast<std::size_t>(arch.shared_per_sm);
+    EXPECT_EQ(shared_per_sm(arch, bytes), bytes) << arch.name;
+    EXPECT_EQ(shared_per_sm(arch, bytes + 1), 0u) << arch.name;
+    EXPECT_EQ(arch.shared_per_block, arch.shared_per_sm - kReservedSharedPerBlock) << arch.name;
+  }
 }
 
 }  // namespace
