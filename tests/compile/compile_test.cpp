@@ -16,10 +16,8 @@
 
 #include "codegen/mask.h"
 #include "codegen/render.h"
-#include "runtime/attention/attention.h"
 #include "runtime/base/parallel.h"
 #include "tests/compile/kernel_report.h"
-#include "tests/support/engines.h"
 #include "tests/support/specs.h"
 
 namespace lazyrope {
@@ -193,19 +191,6 @@ TEST_P(Compiles, WithoutSpillsAndWarnings) {
 
 INSTANTIATE_TEST_SUITE_P(Archs, Compiles, testing::Range(std::size_t{0}, gpu_archs().size()),
                          [](const auto& row) { return gpu_archs().at(row.param).name; });
-
-// The first config of this spec spills with the NVRTC of 2025, so that the library must take a
-// later one.
-TEST(DefaultConfig, SpillingConfigIsSkipped) {
-  AttentionSpec spec;
-  spec.head_dim = 128;
-  spec.num_q_heads = 8;
-  spec.num_kv_heads = 2;
-  spec.mask = "full";
-  const auto attention = Attention::compile(shared_engine(), spec, find_arch("sm_100"), {});
-  for (const auto& kernel : attention->kernels())
-    EXPECT_EQ(kernel->binary().spill_bytes, 0) << kernel->name();
-}
 
 TEST(Sample, EveryTwoValuesOccurTogether) {
   std::set<Pair> all, sampled;
