@@ -64,6 +64,12 @@ class DocumentStore:
     needed: the store evicts unreferenced, unpinned documents, the least recently used first. All methods may be called
     from several threads. The module describes the order of work on the device.
 
+    :meth:`use` gives its reference back whenever an exception comes. :meth:`acquire`, :meth:`lookup`, :meth:`reserve`
+    and :meth:`allocate` cannot promise that: Ctrl-C can come after the store has recorded the reference or the pages
+    and before the caller has assigned the result. The store stays consistent, but nobody can give them back. A program
+    that continues after Ctrl-C takes its documents by :meth:`use`, or calls the others in another thread: Python raises
+    KeyboardInterrupt in the main thread alone.
+
     Attributes:
         pages: All page lists, int32 on the device. A document's list is written once, when its pages are allocated.
         page_size: The tokens of a page.
@@ -151,7 +157,6 @@ class DocumentStore:
 
         The caller must fill the pages of a new document and then call :meth:`commit` or :meth:`abandon`. Any other
         document is ready, or another caller is filling it: then call :meth:`Document.wait`.
-        Ctrl-C at the moment at which this call returns loses the reference. :meth:`use` loses none.
 
         Args:
             tokens: The document's tokens, as in :meth:`key`.
