@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import lazyrope
 import pytest
@@ -14,6 +15,7 @@ from lazyrope.documents import DocumentTooLarge, StoreFull
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
 from lazyrope.transformers import Engine
+from lazyrope.transformers.layout import MODES
 
 from tests.conftest import HAS_GPU
 from tests.support.serving import (
@@ -219,6 +221,24 @@ def test_an_error_of_the_model_releases_everything(model, monkeypatch):
     assert engine.store.stats.documents <= 1, "an unfinished document is still stored"
     again = make_engine(model).generate(prompt, documents, max_new_tokens=2, stop=[]).result()
     assert engine.generate(prompt, documents, max_new_tokens=2, stop=[]).result() == again
+
+
+def test_a_request_whose_admission_is_interrupted_keeps_no_pages_and_is_served_later(model, monkeypatch):
+    engine = make_engine(model)
+    prompt, *documents = random_token_lists(17, 10, 33, 100)
+    generation = engine.generate(prompt, documents, max_new_tokens=2, stop=[])
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setitem(MODES, "lazy", replace(MODES["lazy"], layout=interrupt))
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    stats = engine.store.stats
+    assert stats.private_bytes == stats.referenced == stats.documents == 0 and engine.num_waiting == 1
+    assert len(generation.result()) == 2
+    assert_nothing_is_held(engine)
 
 
 def test_cancelling_does_not_change_other_requests(model):

@@ -418,6 +418,9 @@ class Engine:
                 self._end(generation, "error", error)
             except Exception as error:  # any other error concerns this request alone
                 self._end(generation, "error", error)
+            except BaseException:  # Ctrl-C: the request stays in the queue, without pages
+                self._free_request(generation)
+                raise
             else:
                 self._running.append(generation)
             self._waiting.popleft()
