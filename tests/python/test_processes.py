@@ -95,6 +95,10 @@ def output_of(process: subprocess.Popen[str], timeout: float) -> str:
         process.kill()
 
 
+def entries(cache: Path) -> int:
+    return len([*cache.glob("*.lzr")])
+
+
 @pytest.mark.sample(1, runs_kernels=False)
 @pytest.mark.parametrize("part", range(25))
 def test_children_forked_during_a_compilation_compile(part, tmp_path):
@@ -119,7 +123,7 @@ def test_without_flock_processes_compile_each_kernel_about_once(tmp_path):
     started = [start(COMPILE, cache, LD_PRELOAD=str(library), LAZYROPE_LOG="warning") for _ in range(processes)]
     outputs = [output_of(process, timeout=120) for process in started]
     compiled = [int(out.splitlines()[-1]) for out in outputs]
-    kernels = len([*cache.glob("*.lzr")])
+    kernels = entries(cache)
     assert kernels <= sum(compiled) <= kernels + 1
     assert all(out.count("No locks available") <= 1 for out in outputs)
     assert any("*.claim" in out for out in outputs)
@@ -132,13 +136,17 @@ def test_killed_processes_leave_a_good_cache(part, tmp_path, command):
     """After SIGKILL while two processes compile and store, all entries verify and no lock is left to wait for."""
     chance = random.Random(part)
     for _ in range(3):
+        before = entries(tmp_path)
         processes = [start(COMPILE_MANY, tmp_path, "1000") for _ in range(2)]
-        time.sleep(0.3 + chance.random())
+        deadline = time.monotonic() + 60
+        while entries(tmp_path) == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(chance.random())
         for process in processes:
             process.kill()
             process.communicate()
     verified = subprocess.run([command, "cache", "verify", "--cache", tmp_path], capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    killed_at = len([*tmp_path.glob("*.lzr")])
+    killed_at = entries(tmp_path)
     assert killed_at > 0
     assert output_of(start(COMPILE_MANY, tmp_path, str(killed_at + 5), LAZYROPE_LOG="warning"), timeout=60) == ""
