@@ -65,8 +65,8 @@ class PythonProgress : public KernelListener {
 // Compiles the kernel of prefill on a thread of Python's, which the interpreter waits for at exit.
 class PythonThread {
  public:
-  // On a core of its own the thread begins with the call, and otherwise after the kernels that the
-  // call waits for.
+  // The thread begins with the call if there is a core for it, and otherwise after the kernels that
+  // the call waits for.
   DeferPrefill defer() {
     return [this](std::function<void()> compile_prefill) {
       compile_prefill_ = std::move(compile_prefill);
@@ -82,7 +82,7 @@ class PythonThread {
           try {
             task();
           } catch (const std::exception&) {
-            // Who needs the kernel compiles it again, and gets the error.
+            // The call that needs the kernel compiles it again, and gets the error.
           }
         },
         py::call_guard<py::gil_scoped_release>());
