@@ -14,7 +14,7 @@ launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag sanitize soak test test-cpp test-python mutate compile-all docs lint format wheels clean distclean build build-tests layers
+.PHONY: help demo rag sanitize tsan soak test test-cpp test-python mutate compile-all docs lint format wheels clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -35,13 +35,13 @@ test: build-tests layers $(VENV)/.rag  ## the tests: C++, Python (on a GPU, or s
 test-cpp:
 	@echo "C++ tests: $(BUILD)/ctest.log"
 	@ctest --test-dir $(BUILD) --output-on-failure -j$$(nproc) > $(BUILD)/ctest.log 2>&1 || { cat $(BUILD)/ctest.log; exit 1; }
-	@tail -n 3 $(BUILD)/ctest.log
+	@grep -E 'tests passed|Total Test time' $(BUILD)/ctest.log
 
 test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # tests/soak.md has the results: append the lines of build/soak/summary.md.
-soak: build-tests $(VENV)/.rag  ## all mutants, all parameters and more random steps than CI has time for: an hour or more
+soak: build-tests $(VENV)/.rag  ## all mutants, races of threads, all parameters and more random steps than CI has time for: an hour or more
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope PYTHON=$(python) BUILD=$(BUILD) tests/soak.sh
 
 mutate: build $(VENV)/.test  ## remove or weaken each wait, fence and barrier of the kernels: tests/mutation/results.csv
@@ -53,10 +53,20 @@ compile-all: $(BUILD)/build.ninja  ## compile every registry row for every arch 
 
 # The sanitizers find errors in the host's code; compute-sanitizer checks the kernels (tests/gpu/run --sanitizer).
 sanitize: $(VENV)/.build  ## unit tests with AddressSanitizer and UndefinedBehaviorSanitizer
-	cmake -S . -B $(BUILD)/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-g1 -DCMAKE_UNITY_BUILD=ON \
-	  -DLAZYROPE_SANITIZE=ON -DLAZYROPE_BUILD_TOOLS=OFF -DPython_EXECUTABLE=$(CURDIR)/$(python) > /dev/null
-	cmake --build $(BUILD)/sanitize --target unit_tests
-	@$(MAKE) --no-print-directory test-cpp BUILD=$(BUILD)/sanitize
+	@$(call sanitized,sanitize,address$(comma)undefined,-g1)
+
+# Fibers need annotations for ThreadSanitizer, so this build has no emulator.
+tsan: $(VENV)/.build  ## unit tests with ThreadSanitizer
+	@$(call sanitized,tsan,thread,-O1 -g1,-DLAZYROPE_EMULATOR=OFF)
+
+comma := ,
+# $(call sanitized,FOLDER,SANITIZERS,COMPILER OPTIONS,CMAKE OPTIONS)
+define sanitized
+cmake -S . -B $(BUILD)/$1 -G Ninja -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=$3" -DCMAKE_UNITY_BUILD=ON $(launcher) \
+  -DLAZYROPE_SANITIZE=$2 -DLAZYROPE_BUILD_TOOLS=OFF -DPython_EXECUTABLE=$(CURDIR)/$(python) $4 > /dev/null && \
+cmake --build $(BUILD)/$1 --target unit_tests && \
+$(MAKE) --no-print-directory test-cpp BUILD=$(BUILD)/$1
+endef
 
 # The command line's page has the help texts if the command is built. The variable stops an advertisement.
 docs: $(VENV)/.docs  ## build the documentation into build/site, with warnings as errors

@@ -7,9 +7,9 @@ if(LAZYROPE_WERROR)
 endif()
 if(LAZYROPE_SANITIZE)
   # AddressSanitizer also finds null pointers that are used. The check of vptr finds little and takes long to compile.
-  target_compile_options(lazyrope_settings INTERFACE -fsanitize=address,undefined -fno-sanitize=null,vptr
+  target_compile_options(lazyrope_settings INTERFACE -fsanitize=${LAZYROPE_SANITIZE} -fno-sanitize=null,vptr
                                                      -fno-sanitize-recover=all)
-  target_link_options(lazyrope_settings INTERFACE -fsanitize=address,undefined)
+  target_link_options(lazyrope_settings INTERFACE -fsanitize=${LAZYROPE_SANITIZE})
 endif()
 
 # lazyrope_layer(NAME SOURCES...) adds one layer of the library, a top-level folder, as the static target lazyrope_NAME.
