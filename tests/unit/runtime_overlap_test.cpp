@@ -12,7 +12,8 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::int64_t kMemory = 4096;  // bytes that views of the tests may touch
+constexpr std::int64_t kMemory = 4096;  // no view begins after it
+constexpr std::int64_t kReach = 20480;  // no view reaches the byte at this offset
 std::array<std::byte, kMemory> memory;
 
 TensorView view(ElementType type, std::int64_t offset, const std::vector<std::int64_t>& shape,
@@ -41,7 +42,7 @@ void for_each_element(const TensorView& tensor, const Visit& visit, int dim = 0,
 // Counts for each byte of some memory the elements that have it.
 class ByteCounts {
  public:
-  explicit ByteCounts(const TensorView& tensor) : counts_(3 * kMemory) {
+  explicit ByteCounts(const TensorView& tensor) : counts_(kMemory + kReach) {
     const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(memory.data()) - kMemory;
     for_each_element(tensor, [&](std::uintptr_t address) {
       for (int byte = 0; byte < bytes_of(tensor.type); ++byte)
