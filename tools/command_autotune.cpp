@@ -20,7 +20,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kAutotuneFooter =
     R"(Run this on the deployment GPU while nothing else uses it. Tuning one attention takes about
 ten seconds and up to 3 GiB of GPU memory. The result is stored in the cache for this GPU model,
 driver and compiler; lazyrope.compile(spec) then uses it in every process. An attention that has a
@@ -43,9 +43,8 @@ Example:
   lazyrope autotune --model Llama-3.1-8B/config.json)";
 
 constexpr double kMaxSeconds = 3600;
-constexpr int kMaxThreads = 1024;
 
-struct Options {
+struct AutotuneCommandOptions {
   SpecOptions spec;
   std::string cache;
   int threads = 0;
@@ -54,14 +53,15 @@ struct Options {
   bool json = false;
 };
 
-struct Row {
+struct TunedRow {
   std::string model;
   bool is_new;
   std::shared_ptr<const Tuning> tuning;
 };
 
-Row tune_one(Engine& engine, const NamedSpec& named, const std::shared_ptr<const Device>& device,
-             const Options& options, Progress& progress) {
+TunedRow tune_one(Engine& engine, const NamedSpec& named,
+                  const std::shared_ptr<const Device>& device,
+                  const AutotuneCommandOptions& options, Progress& progress) {
   const EngineOptions engine_options = {.threads = options.threads, .listener = &progress};
   if (!options.force)
     if (const auto known = stored_attention(engine, named.spec, *device, engine_options))
@@ -73,11 +73,11 @@ Row tune_one(Engine& engine, const NamedSpec& named, const std::shared_ptr<const
   return {named.name, true, tuned_attention(engine, named.spec, device, how)->tuning()};
 }
 
-std::vector<Row> tune_all(Engine& engine, const Options& options) {
+std::vector<TunedRow> tune_all(Engine& engine, const AutotuneCommandOptions& options) {
   const std::vector<NamedSpec> specs = specs_of(options.spec);
   const std::shared_ptr<const Device> device = gpu_to_tune_on("");
   Progress progress;
-  std::vector<Row> rows;
+  std::vector<TunedRow> rows;
   rows.reserve(specs.size());
   for (const NamedSpec& named : specs)
     rows.push_back(tune_one(engine, named, device, options, progress));
@@ -91,7 +91,7 @@ std::string times_text(const TuningTrial& trial) {
   return fmt::format("{}", fmt::join(times, ", "));
 }
 
-void add_task(const Row& row, const TuningTask& task, Table& table) {
+void add_task(const TunedRow& row, const TuningTask& task, Table& table) {
   const TuningTrial& baseline = task.trials.front();
   const TuningTrial& chosen = task.trials.at(task.chosen);
   const bool stays = task.chosen == 0;
@@ -106,7 +106,8 @@ void add_task(const Row& row, const TuningTask& task, Table& table) {
              stays ? "the default stays" : chosen.name});
 }
 
-std::string text_of(const std::vector<Row>& rows, const std::string& cache_dir, double seconds) {
+std::string text_of(const std::vector<TunedRow>& rows, const std::string& cache_dir,
+                    double seconds) {
   Table table({{"model"},
                {"task"},
                {"configs", Align::kRight},
@@ -117,7 +118,7 @@ std::string text_of(const std::vector<Row>& rows, const std::string& cache_dir, 
                {"noise", Align::kRight},
                {"chosen"}});
   std::string text;
-  for (const Row& row : rows) {
+  for (const TunedRow& row : rows) {
     const Tuning& tuning = *row.tuning;
     text += fmt::format(
         "{}: {}\n  {} in {:.1f} s (compiling {:.1f} s, measuring {:.1f} s) on {}, {} SMs, driver "
@@ -131,20 +132,21 @@ std::string text_of(const std::vector<Row>& rows, const std::string& cache_dir, 
                      rows.size(), seconds, cache_dir.empty() ? "none" : cache_dir);
 }
 
-int run_autotune(const Options& options) {
+int run_autotune(const AutotuneCommandOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   Engine engine(config_with_cache(options.cache));
-  const std::vector<Row> rows = tune_all(engine, options);
+  const std::vector<TunedRow> rows = tune_all(engine, options);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   const std::string& cache_dir = engine.config().cache_dir;
   if (!options.json) {
     print(text_of(rows, cache_dir, elapsed.count()));
     return 0;
   }
-  Json attentions = Json::array();
-  for (const Row& row : rows)
-    attentions.push_back(
-        {{"model", row.model}, {"is_new", row.is_new}, {"tuning", Json(json_of(*row.tuning))}});
+  OrderedJson attentions = OrderedJson::array();
+  for (const TunedRow& row : rows)
+    attentions.push_back({{"model", row.model},
+                          {"is_new", row.is_new},
+                          {"tuning", OrderedJson(json_of(*row.tuning))}});
   print(
       json_text({{"cache", cache_dir}, {"seconds", elapsed.count()}, {"attentions", attentions}}));
   return 0;
@@ -153,15 +155,12 @@ int run_autotune(const Options& options) {
 }  // namespace
 
 Command autotune_command(CLI::App& root) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<AutotuneCommandOptions>();
   CLI::App* const app =
       root.add_subcommand("autotune", "Choose the fastest kernels for models on this GPU");
-  app->footer(kFooter);
+  app->footer(kAutotuneFooter);
   add_cache_option(*app, options->cache);
-  app->add_option("--threads", options->threads,
-                  "Kernels to compile at once (default: one per core)")
-      ->option_text("N")
-      ->check(CLI::Range(1, kMaxThreads));
+  add_threads_option(*app, options->threads);
   app->add_option("--seconds", options->seconds,
                   fmt::format("Seconds that measuring one attention may take (default: {})",
                               options->seconds))

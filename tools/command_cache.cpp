@@ -29,10 +29,9 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::size_t kShownKey = 12;       // characters
 constexpr std::size_t kShownCompiler = 20;  // characters: name, version, first digits of the build
 
-constexpr const char* kFooter =
+constexpr const char* kCacheFooter =
     R"(Choose a subcommand. The cache is one directory that all processes of a user share. It has
 compiled kernels and the records of `lazyrope autotune`. Every subcommand is safe while other
 processes compile and use kernels.
@@ -40,7 +39,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope cache list --json | jq '.entries[].arch')";
-constexpr const char* kListFooter =
+constexpr const char* kCacheListFooter =
     R"(The table has one row per entry, the most recently used first. "tuning" is a record of
 `lazyrope autotune`; (bad) is a file that cannot be used, and the last column has the reason.
 --json prints an object: directory, bytes, entries [{key, entry, arch, bytes, last_use (UTC),
@@ -49,7 +48,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope cache list --cache /opt/kernels)";
-constexpr const char* kVerifyFooter =
+constexpr const char* kCacheVerifyFooter =
     R"(The command reads every file and checks its checksum, owner and mode. It prints one line
 per bad entry, then their number. A link that is not followed, a FIFO, a socket or a folder with the
 name of an entry is a bad entry. A bad entry is never used; compiling its kernel again replaces it.
@@ -59,7 +58,7 @@ Exit codes: 0 if every entry is good, 1 if one is bad, 2 wrong usage.
 
 Example:
   lazyrope cache verify)";
-constexpr const char* kPruneFooter =
+constexpr const char* kCachePruneFooter =
     R"(The command removes the least recently used entries until the rest fit into SIZE. It also
 removes temporary files that killed processes left, and links, FIFOs, sockets and empty folders with
 the name of an entry. It keeps links if LAZYROPE_CACHE_TRUST is set, because they are then used. It
@@ -71,7 +70,7 @@ Exit codes: 0 done, 1 failed or a folder with the name of an entry is not empty,
 
 Example:
   lazyrope cache prune --max-bytes 500M)";
-constexpr const char* kClearFooter =
+constexpr const char* kCacheClearFooter =
     R"(Give --yes: without it the command removes nothing and exits with 2. It removes links, never
 the files to which they lead. It prints how many entries and bytes it removed, and how many bytes
 are left.
@@ -80,14 +79,14 @@ Exit codes: 0 done, 1 failed or a folder with the name of an entry is not empty,
 
 Example:
   lazyrope cache clear --yes)";
-constexpr const char* kPathFooter =
+constexpr const char* kCachePathFooter =
     R"(The command prints the path of the cache directory, which need not exist yet.
 Exit codes: 0 done, 1 if kernels are cached in memory only, 2 wrong usage.
 
 Example:
   du -sh $(lazyrope cache path))";
 
-struct Options {
+struct CacheOptions {
   std::string cache;
   bool json = false;
   bool yes = false;
@@ -103,9 +102,9 @@ std::time_t seconds_of(std::chrono::system_clock::time_point time) {
   return std::chrono::system_clock::to_time_t(time);
 }
 
-Json json_of(const ListedEntry& entry) {
+OrderedJson json_of(const ListedEntry& entry) {
   const auto known = [&](const char* name) {
-    return entry.error.empty() ? Json(fact(entry, name)) : Json(nullptr);
+    return entry.error.empty() ? OrderedJson(fact(entry, name)) : OrderedJson(nullptr);
   };
   return {
       {"key", entry.key},
@@ -114,7 +113,7 @@ Json json_of(const ListedEntry& entry) {
       {"bytes", entry.bytes},
       {"last_use", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds_of(entry.last_use)))},
       {"compiler", known("compiler")},
-      {"error", entry.error.empty() ? Json(nullptr) : Json(entry.error)}};
+      {"error", entry.error.empty() ? OrderedJson(nullptr) : OrderedJson(entry.error)}};
 }
 
 std::string directory_text(const DiskStore& store) {
@@ -144,12 +143,12 @@ std::string table_of(const std::vector<ListedEntry>& entries) {
   return table.text();
 }
 
-int list(const Options& options, const Engine& engine) {
+int list_cache(const CacheOptions& options, const Engine& engine) {
   const DiskStore& store = engine.store();
   const std::vector<ListedEntry> entries = store.list();
   const std::uint64_t bytes = store.size_bytes();
   if (options.json) {
-    Json listed = Json::array();
+    OrderedJson listed = OrderedJson::array();
     for (const ListedEntry& entry : entries) listed.push_back(json_of(entry));
     print(json_text({{"directory", store.root().string()}, {"bytes", bytes}, {"entries", listed}}));
     return 0;
@@ -161,7 +160,7 @@ int list(const Options& options, const Engine& engine) {
   return 0;
 }
 
-int verify(const Options& options, const Engine& engine) {
+int verify_cache(const CacheOptions& options, const Engine& engine) {
   const DiskStore& store = engine.store();
   std::vector<ListedEntry> bad = store.list();
   const std::size_t total = bad.size();
@@ -169,7 +168,7 @@ int verify(const Options& options, const Engine& engine) {
   const std::ptrdiff_t others = kernels_of_other_nvrtc(bad, present);
   std::erase_if(bad, [](const ListedEntry& entry) { return entry.error.empty(); });
   if (options.json) {
-    Json listed = Json::array();
+    OrderedJson listed = OrderedJson::array();
     for (const ListedEntry& entry : bad)
       listed.push_back({{"key", entry.key}, {"bytes", entry.bytes}, {"error", entry.error}});
     print(json_text({{"directory", store.root().string()},
@@ -189,7 +188,7 @@ int verify(const Options& options, const Engine& engine) {
 }
 
 // Prints what was removed. Throws if something that should be removed is still there.
-int report_removed(const Options& options, const DiskStore& store, const Removed& removed) {
+int report_removed(const CacheOptions& options, const DiskStore& store, const Removed& removed) {
   const std::uint64_t left = store.size_bytes();
   const std::vector<std::string>& folders = removed.remaining_folders;
   if (options.json)
@@ -222,7 +221,7 @@ std::uint64_t size_of(const std::string& text) {
   }
 }
 
-int prune(const Options& options, const Engine& engine) {
+int prune_cache(const CacheOptions& options, const Engine& engine) {
   const std::uint64_t max_bytes =
       options.max_bytes.empty() ? engine.config().cache_max_bytes : size_of(options.max_bytes);
   Removed removed = engine.store().prune(prune_limits(options.keep, max_bytes));
@@ -235,7 +234,7 @@ int prune(const Options& options, const Engine& engine) {
   return report_removed(options, engine.store(), removed);
 }
 
-int clear(const Options& options, const Engine& engine) {
+int clear_cache(const CacheOptions& options, const Engine& engine) {
   const DiskStore& store = engine.store();
   if (!options.yes)
     throw UsageError(
@@ -245,7 +244,7 @@ int clear(const Options& options, const Engine& engine) {
   return report_removed(options, store, store.clear());
 }
 
-int path(const Options&, const Engine& engine) {
+int print_cache_path(const CacheOptions&, const Engine& engine) {
   const DiskStore& store = engine.store();
   if (store.root().empty())
     throw std::runtime_error(
@@ -255,10 +254,10 @@ int path(const Options&, const Engine& engine) {
   return 0;
 }
 
-using Action = int (*)(const Options&, const Engine&);
+using CacheAction = int (*)(const CacheOptions&, const Engine&);
 
-Command leaf(CLI::App& cache, const char* name, const char* meaning, const char* footer,
-             Options& options, Action action) {
+Command cache_subcommand(CLI::App& cache, const char* name, const char* meaning, const char* footer,
+                         CacheOptions& options, CacheAction action) {
   CLI::App* const app = cache.add_subcommand(name, meaning);
   app->footer(footer);
   add_cache_option(*app, options.cache);
@@ -270,18 +269,19 @@ Command leaf(CLI::App& cache, const char* name, const char* meaning, const char*
 
 Command cache_command(CLI::App& root) {
   CLI::App* const app = root.add_subcommand("cache", "List, verify or remove the kernels on disk");
-  app->footer(kFooter);
+  app->footer(kCacheFooter);
   app->require_subcommand(1);
-  const auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, const char* meaning, const char* footer, Action action) {
-    return leaf(*app, name, meaning, footer, *options, action);
+  const auto options = std::make_shared<CacheOptions>();
+  const auto add = [&](const char* name, const char* meaning, const char* footer,
+                       CacheAction action) {
+    return cache_subcommand(*app, name, meaning, footer, *options, action);
   };
   std::vector<Command> leaves = {
-      add("list", "Show every entry", kListFooter, list),
-      add("verify", "Check every entry", kVerifyFooter, verify),
-      add("prune", "Remove the least recently used entries", kPruneFooter, prune),
-      add("clear", "Remove all entries", kClearFooter, clear),
-      add("path", "Print the path of the directory", kPathFooter, path)};
+      add("list", "Show every entry", kCacheListFooter, list_cache),
+      add("verify", "Check every entry", kCacheVerifyFooter, verify_cache),
+      add("prune", "Remove the least recently used entries", kCachePruneFooter, prune_cache),
+      add("clear", "Remove all entries", kCacheClearFooter, clear_cache),
+      add("path", "Print the path of the directory", kCachePathFooter, print_cache_path)};
   leaves.push_back(why_command(*app));
   std::ranges::move(pin_commands(*app), std::back_inserter(leaves));
   for (const char* name : {"list", "verify", "prune", "clear"})

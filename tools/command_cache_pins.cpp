@@ -53,7 +53,7 @@ Exit codes: 0 done, 1 if a pin cannot be read, 2 wrong usage.
 Example:
   lazyrope cache pins)";
 
-struct Options {
+struct PinOptions {
   std::string cache;
   std::string name;
   std::string file;
@@ -95,10 +95,10 @@ std::vector<PinRow> rows_of(const DiskStore& store) {
   return rows;
 }
 
-int report(const Options& options, const DiskStore& store) {
+int report(const PinOptions& options, const DiskStore& store) {
   const std::vector<PinRow> rows = rows_of(store);
   if (options.json) {
-    Json pins = Json::array();
+    OrderedJson pins = OrderedJson::array();
     for (const PinRow& row : rows)
       pins.push_back({{"name", row.name},
                       {"entries", row.entries},
@@ -117,25 +117,25 @@ int report(const Options& options, const DiskStore& store) {
   return 0;
 }
 
-void check_name(const Options& options) {
+void check_name(const PinOptions& options) {
   if (options.name.empty()) throw UsageError("NAME is missing: give the name of the pin");
 }
 
-void pin(const Options& options, const DiskStore& store) {
+void pin(const PinOptions& options, const DiskStore& store) {
   check_name(options);
   if (options.file.empty()) throw UsageError("FILE is missing: give a pack or a manifest");
   write_pin(store.root(), {options.name, keys_in_file(options.file)});
 }
 
-void unpin(const Options& options, const DiskStore& store) {
+void unpin(const PinOptions& options, const DiskStore& store) {
   check_name(options);
   remove_pin(store.root(), options.name);
 }
 
-using Action = void (*)(const Options&, const DiskStore&);
+using PinAction = void (*)(const PinOptions&, const DiskStore&);
 
-Command leaf(CLI::App& cache, const char* name, const char* meaning, const char* footer,
-             const std::shared_ptr<Options>& options, Action action) {
+Command pin_subcommand(CLI::App& cache, const char* name, const char* meaning, const char* footer,
+                       const std::shared_ptr<PinOptions>& options, PinAction action) {
   CLI::App* const app = cache.add_subcommand(name, meaning);
   app->footer(footer);
   add_cache_option(*app, options->cache);
@@ -174,12 +174,13 @@ PruneLimits prune_limits(const KeepOptions& options, std::uint64_t max_bytes) {
 }
 
 std::vector<Command> pin_commands(CLI::App& cache) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PinOptions>();
   std::vector<Command> commands = {
-      leaf(cache, "pin", "Never prune the entries that a file names", kPinFooter, options, pin),
-      leaf(cache, "unpin", "Remove a pin", kUnpinFooter, options, unpin),
-      leaf(cache, "pins", "Show every pin", kPinsFooter, options,
-           [](const Options&, const DiskStore&) {})};
+      pin_subcommand(cache, "pin", "Never prune the entries that a file names", kPinFooter, options,
+                     pin),
+      pin_subcommand(cache, "unpin", "Remove a pin", kUnpinFooter, options, unpin),
+      pin_subcommand(cache, "pins", "Show every pin", kPinsFooter, options,
+                     [](const PinOptions&, const DiskStore&) {})};
   for (CLI::App* const app : {commands[0].app, commands[1].app})
     app->add_option("NAME", options->name, "Name of the pin");
   commands[0].app->add_option("FILE", options->file, "A pack or a manifest");

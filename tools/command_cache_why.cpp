@@ -15,9 +15,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::size_t kShownKey = 12;  // characters
-
-constexpr const char* kFooter =
+constexpr const char* kWhyFooter =
     R"(The command looks for the kernels of a model, as a program with this environment would, and
 compiles nothing. For a kernel that is missing it shows the reason and how the stored entry that is
 most like it differs: in the spec, the config, the arch, the templates or the version of lazyrope.
@@ -29,20 +27,20 @@ Exit codes: 0 if every kernel is found, 1 if one is missing, 2 wrong usage.
 Example:
   lazyrope cache why --model Llama-3.1-8B --arch sm_90a)";
 
-struct Options {
+struct WhyOptions {
   KernelOptions kernels;
   std::string cache;
   bool json = false;
 };
 
-struct Row {
+struct WhyRow {
   const KernelSetRequest* set;
   KernelKind kind;
   CacheExplanation explanation;
 };
 
-std::vector<Row> explain(const Engine& engine, const std::vector<KernelSetRequest>& sets) {
-  std::vector<Row> rows;
+std::vector<WhyRow> explain(const Engine& engine, const std::vector<KernelSetRequest>& sets) {
+  std::vector<WhyRow> rows;
   for (const KernelSetRequest& set : sets)
     for (const KernelKind kind : set.kinds) {
       const KernelRequest request = {render(kind, set.spec, set.configs.front(), *set.arch),
@@ -52,14 +50,14 @@ std::vector<Row> explain(const Engine& engine, const std::vector<KernelSetReques
   return rows;
 }
 
-Json json_of(const Row& row) {
+OrderedJson json_of(const WhyRow& row) {
   const CacheExplanation& found = row.explanation;
-  Json differs = Json::array();
+  OrderedJson differs = OrderedJson::array();
   for (const CacheDifference& difference : found.differs)
     differs.push_back(
         {{"name", difference.name}, {"there", difference.there}, {"wanted", difference.wanted}});
   const auto text = [](const std::string& value) {
-    return value.empty() ? Json(nullptr) : Json(value);
+    return value.empty() ? OrderedJson(nullptr) : OrderedJson(value);
   };
   return {{"model", row.set->name},
           {"arch", row.set->arch->name},
@@ -72,7 +70,7 @@ Json json_of(const Row& row) {
           {"differs", differs}};
 }
 
-std::string text_of(const Row& row) {
+std::string text_of(const WhyRow& row) {
   const CacheExplanation& found = row.explanation;
   std::string text =
       fmt::format("{} {} {}: ", row.set->name, row.set->arch->name, to_string(row.kind));
@@ -88,14 +86,14 @@ std::string text_of(const Row& row) {
   return text;
 }
 
-int why(const Options& options) {
+int why(const WhyOptions& options) {
   const Engine engine(config_with_cache(options.cache));
   const std::vector<KernelSetRequest> sets = kernel_sets_of(options.kernels);
-  const std::vector<Row> rows = explain(engine, sets);
+  const std::vector<WhyRow> rows = explain(engine, sets);
   std::size_t missing = 0;
-  Json kernels = Json::array();
+  OrderedJson kernels = OrderedJson::array();
   std::string text;
-  for (const Row& row : rows) {
+  for (const WhyRow& row : rows) {
     missing += row.explanation.is_found ? 0 : 1;
     kernels.push_back(json_of(row));
     text += text_of(row);
@@ -110,9 +108,9 @@ int why(const Options& options) {
 }  // namespace
 
 Command why_command(CLI::App& cache) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<WhyOptions>();
   CLI::App* const app = cache.add_subcommand("why", "Explain why a model's kernels are missing");
-  app->footer(kFooter);
+  app->footer(kWhyFooter);
   add_cache_option(*app, options->cache);
   add_json_option(*app, options->json);
   add_selection_options(*app, options->kernels);

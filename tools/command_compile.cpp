@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFooter =
+constexpr const char* kCompileFooter =
     R"(Name the models with --model, or one attention by its fields. The command compiles their
 kernels into the cache and needs no GPU. Kernels that are in the cache are read, not compiled
 again. To fill a directory for machines without a compiler, use `lazyrope precompile`.
@@ -44,7 +44,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 Example:
   lazyrope compile --model Llama-3.1-8B/config.json --arch sm_80,sm_90a --ptx build/ptx)";
 
-struct Options {
+struct CompileCommandOptions {
   KernelOptions kernels;
   std::string cache;
   std::string cubin_dir;
@@ -52,7 +52,7 @@ struct Options {
   bool json = false;
 };
 
-struct Row {
+struct CompiledRow {
   std::string model;
   std::string spec;
   std::string config;
@@ -60,14 +60,14 @@ struct Row {
   bool shared;  // an earlier row has the same kernel
 };
 
-using Rows = std::vector<Row>;
+using CompiledRows = std::vector<CompiledRow>;
 
-Rows compile_all(Engine& engine, const Options& options) {
+CompiledRows compile_all(Engine& engine, const CompileCommandOptions& options) {
   const std::vector<KernelSetRequest> requests = kernel_sets_of(options.kernels);
   Progress progress;
   const std::vector<KernelSet> sets =
       compile_sets(engine, requests, engine_options_of(options.kernels, &progress));
-  Rows rows;
+  CompiledRows rows;
   std::set<std::shared_ptr<const Kernel>> seen;
   for (std::size_t i = 0; i < sets.size(); ++i)
     for (const std::shared_ptr<const Kernel>& kernel : sets[i].kernels())
@@ -76,14 +76,15 @@ Rows compile_all(Engine& engine, const Options& options) {
   return rows;
 }
 
-void write_kernels(const Options& options, const Rows& rows) {
-  const auto path = [](const std::string& directory, const Row& row, std::string_view extension) {
+void write_kernels(const CompileCommandOptions& options, const CompiledRows& rows) {
+  const auto path = [](const std::string& directory, const CompiledRow& row,
+                       std::string_view extension) {
     fs::create_directories(directory);
     const std::string& arch = row.kernel->arch().name;
     return fs::path(directory) /
            fmt::format("{}.{}.{}.{}", row.model, arch, row.kernel->name(), extension);
   };
-  for (const Row& row : rows) {
+  for (const CompiledRow& row : rows) {
     const std::vector<std::byte>& code = row.kernel->binary().code;
     if (!options.cubin_dir.empty())
       write_file(path(options.cubin_dir, row, "cubin"),
@@ -93,7 +94,7 @@ void write_kernels(const Options& options, const Rows& rows) {
   }
 }
 
-Json json_of(const Row& row) {
+OrderedJson json_of(const CompiledRow& row) {
   const Binary& binary = row.kernel->binary();
   return {{"model", row.model},
           {"spec", row.spec},
@@ -113,7 +114,7 @@ Json json_of(const Row& row) {
           {"shared", row.shared}};
 }
 
-std::string table_of(const Rows& rows) {
+std::string table_of(const CompiledRows& rows) {
   Table table({{"model"},
                {"kernel"},
                {"arch"},
@@ -123,7 +124,7 @@ std::string table_of(const Rows& rows) {
                {"cubin bytes", Align::kRight},
                {"ms", Align::kRight},
                {"from cache"}});
-  for (const Row& row : rows) {
+  for (const CompiledRow& row : rows) {
     const Binary& binary = row.kernel->binary();
     table.add({row.model, std::string(row.kernel->name()), binary.arch,
                fmt::to_string(binary.registers), fmt::to_string(binary.spill_bytes),
@@ -134,19 +135,19 @@ std::string table_of(const Rows& rows) {
   return table.text();
 }
 
-std::string text_of(const Rows& rows, const std::string& cache_dir, double seconds) {
+std::string text_of(const CompiledRows& rows, const std::string& cache_dir, double seconds) {
   std::string text;
   std::set<std::string> explained;
-  for (const Row& row : rows)
+  for (const CompiledRow& row : rows)
     if (explained.insert(row.model).second) text += fmt::format("{}: {}\n", row.model, row.spec);
   return fmt::format("{}\n{}\n{} kernels in {:.2f} s; cache: {}\n", text, table_of(rows),
                      rows.size(), seconds, cache_dir.empty() ? "none" : cache_dir);
 }
 
-int run_compile(const Options& options) {
+int run_compile(const CompileCommandOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   Engine engine(config_with_cache(options.cache));
-  const Rows rows = compile_all(engine, options);
+  const CompiledRows rows = compile_all(engine, options);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   write_kernels(options, rows);
   const std::string& cache_dir = engine.config().cache_dir;
@@ -154,8 +155,8 @@ int run_compile(const Options& options) {
     print(text_of(rows, cache_dir, elapsed.count()));
     return 0;
   }
-  Json kernels = Json::array();
-  for (const Row& row : rows) kernels.push_back(json_of(row));
+  OrderedJson kernels = OrderedJson::array();
+  for (const CompiledRow& row : rows) kernels.push_back(json_of(row));
   print(json_text({{"cache", cache_dir}, {"seconds", elapsed.count()}, {"kernels", kernels}}));
   return 0;
 }
@@ -163,10 +164,10 @@ int run_compile(const Options& options) {
 }  // namespace
 
 Command compile_command(CLI::App& root) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CompileCommandOptions>();
   CLI::App* const app =
       root.add_subcommand("compile", "Compile the kernels of models into the cache");
-  app->footer(kFooter);
+  app->footer(kCompileFooter);
   add_cache_option(*app, options->cache);
   app->add_option("--cubin", options->cubin_dir, "Also write DIR/MODEL.ARCH.KERNEL.cubin")
       ->option_text("DIR");

@@ -14,7 +14,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kDoctorFooter =
     R"(Run this when a kernel cannot be compiled or launched. The command prints every path where
 it looked for NVRTC, the driver and its GPUs, the emulator's C++ compiler, the cache, and the
 environment variables that lazyrope reads.
@@ -24,16 +24,16 @@ Exit codes: 0 if there is an NVRTC or a usable cached kernel, 1 if there is neit
 Example:
   lazyrope doctor --json | jq .nvrtc.path)";
 
-struct Options {
+struct DoctorOptions {
   std::string cache;
   bool json = false;
 };
 
-bool has_cached_kernel(const Json& cache) {
+bool has_cached_kernel(const OrderedJson& cache) {
   return cache.value("entries", 0) > cache.value("bad_entries", 0);
 }
 
-int run_doctor(const Options& options) {
+int run_doctor(const DoctorOptions& options) {
   Engine engine(config_with_cache(options.cache));
   const Diagnosis diagnosis = doctor(engine);
   print(options.json ? json_text(diagnosis.facts) : diagnosis.text());
@@ -49,10 +49,10 @@ int run_doctor(const Options& options) {
 }  // namespace
 
 Command doctor_command(CLI::App& root) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DoctorOptions>();
   CLI::App* const app =
       root.add_subcommand("doctor", "Show which NVRTC, driver, GPUs and cache are found, and why");
-  app->footer(kFooter);
+  app->footer(kDoctorFooter);
   add_cache_option(*app, options->cache);
   add_json_option(*app, options->json);
   return {app, [options] { return run_doctor(*options); }};

@@ -12,7 +12,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kKeygenFooter =
     R"(The command makes an Ed25519 key pair. FILE gets the secret key, with mode 0600: it signs
 packs, so keep it where packs are made. FILE.pub gets the public key, which verifies them: give it
 to the machines that unpack. Files that exist are never overwritten.
@@ -24,12 +24,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 Example:
   lazyrope keygen fleet.key)";
 
-struct Options {
+struct KeygenOptions {
   std::string file;
   bool json = false;
 };
 
-int run_keygen(const Options& options) {
+int run_keygen(const KeygenOptions& options) {
   if (options.file.empty()) throw UsageError("FILE is missing: give the file for the secret key");
   const std::string key = text_of(write_key_pair(options.file));
   if (options.json)
@@ -44,9 +44,9 @@ int run_keygen(const Options& options) {
 }  // namespace
 
 Command keygen_command(CLI::App& root) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<KeygenOptions>();
   CLI::App* const app = root.add_subcommand("keygen", "Make a key pair that signs packs");
-  app->footer(kFooter);
+  app->footer(kKeygenFooter);
   app->add_option("FILE", options->file, "File for the secret key");
   add_json_option(*app, options->json);
   return {app, [options] { return run_keygen(*options); }};

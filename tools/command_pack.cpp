@@ -20,7 +20,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kPackFooter =
     R"(The command writes kernels and tuning records of a cache into one file, for
 `lazyrope unpack` on other machines. Without --arch and --model the pack has the whole cache.
 --arch selects the entries of these archs. --model, or the fields of one attention, selects the
@@ -37,7 +37,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 Example:
   lazyrope pack --cache /opt/kernels --arch sm_90a --key fleet.key --out kernels.lzp)";
 
-struct Options {
+struct PackOptions {
   SelectionOptions selection;
   std::string cache;
   std::string out;
@@ -45,7 +45,7 @@ struct Options {
   bool json = false;
 };
 
-Config config_of(const Options& options) {
+Config config_of(const PackOptions& options) {
   if (options.out.empty()) throw UsageError("--out is missing: give the file for the pack");
   Config config = config_with_cache(options.cache);
   if (config.cache_dir.empty())
@@ -55,7 +55,7 @@ Config config_of(const Options& options) {
   return config;
 }
 
-void write_pack(const Options& options, const DiskStore& store, const std::vector<Key>& keys) {
+void write_pack(const PackOptions& options, const DiskStore& store, const std::vector<Key>& keys) {
   const std::optional<SecretKey> signer =
       options.key.empty() ? std::nullopt : std::optional(read_secret_key(options.key));
   PackWriter writer;
@@ -63,7 +63,7 @@ void write_pack(const Options& options, const DiskStore& store, const std::vecto
   publish_file(options.out, writer.finish(signer));
 }
 
-int run_pack(const Options& options) {
+int run_pack(const PackOptions& options) {
   Engine engine(config_of(options));
   const Selection selection = select_entries(engine, options.selection);
   write_pack(options, engine.store(), selection.keys);
@@ -75,7 +75,8 @@ int run_pack(const Options& options) {
                "verify` shows why\n",
                selection.bad, engine.store().root().string());
   if (options.json) {
-    Json json = json_of(pack, entries, [](const PackedEntry& entry) { return json_of(entry); });
+    OrderedJson json =
+        json_of(pack, entries, [](const PackedEntry& entry) { return json_of(entry); });
     json["left_out"] = selection.bad;
     print(json_text(json));
   } else {
@@ -87,10 +88,10 @@ int run_pack(const Options& options) {
 }  // namespace
 
 Command pack_command(CLI::App& root) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PackOptions>();
   CLI::App* const app =
       root.add_subcommand("pack", "Write kernels into one file for other machines");
-  app->footer(kFooter);
+  app->footer(kPackFooter);
   app->add_option("--out", options->out, "File for the pack")->option_text("FILE");
   app->add_option("--key", options->key, "Secret key to sign with (default: not signed)")
       ->option_text("FILE");

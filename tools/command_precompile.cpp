@@ -26,7 +26,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kPrecompileFooter =
     R"(Name the models with --model, the GPUs with --arch and the directory with --out. The
 command compiles every kernel that the models need into DIR; it needs no GPU. Programs that use
 DIR need neither a compiler nor NVRTC; set for them:
@@ -50,7 +50,7 @@ Exit codes: 0 if DIR has every kernel, 1 if one is missing, 2 wrong usage.
 Example:
   lazyrope precompile --model Llama-3.1-8B Qwen3-8B --arch sm_80,sm_90a --out /opt/kernels)";
 
-struct Options {
+struct PrecompileOptions {
   KernelOptions kernels;
   std::string out;
   bool check = false;
@@ -70,7 +70,7 @@ struct Outcome {
 enum class State { kFound, kCompiled, kMissing };
 
 // A kernel that a model needs on an arch, and whether the directory has it.
-struct Row {
+struct PrecompileRow {
   const KernelSetRequest* set;
   KernelConfig config;
   KernelKind kind;
@@ -79,7 +79,7 @@ struct Row {
   std::string problem;  // why it is missing
 };
 
-using Rows = std::vector<Row>;
+using PrecompileRows = std::vector<PrecompileRow>;
 
 const char* to_string(State state) {
   switch (state) {
@@ -93,7 +93,7 @@ const char* to_string(State state) {
   return "?";
 }
 
-Config config_of(const Options& options) {
+Config config_of(const PrecompileOptions& options) {
   Config config = config_with_out(options.out);
   config.cache_max_bytes = std::numeric_limits<std::uint64_t>::max();
   config.cache_layers.clear();  // the directory must have every kernel itself
@@ -113,7 +113,7 @@ bool is_complete(const KernelSet& set) {
   return std::ranges::all_of(set.results, &KernelResult::is_usable);
 }
 
-Sets find(Engine& engine, const Requests& requests, const Options& options) {
+Sets find(Engine& engine, const Requests& requests, const PrecompileOptions& options) {
   EngineOptions engine_options = engine_options_of(options.kernels);
   engine_options.cache_only = true;
   return compile_sets(engine, requests, engine_options);
@@ -127,7 +127,7 @@ void check_can_compile(const Engine& engine, const Requests& requests, const Set
   for (const Arch* arch : archs) engine.check_can_compile(*arch);
 }
 
-Failures compile(Engine& engine, const Requests& requests, const Options& options) {
+Failures compile(Engine& engine, const Requests& requests, const PrecompileOptions& options) {
   Progress progress;
   Failures failures;
   for (const KernelSet& set :
@@ -138,7 +138,7 @@ Failures compile(Engine& engine, const Requests& requests, const Options& option
 }
 
 // The directory is read again after compiling, because a kernel counts only if it can be read back.
-Outcome precompile(Engine& engine, const Requests& requests, const Options& options) {
+Outcome precompile(Engine& engine, const Requests& requests, const PrecompileOptions& options) {
   Sets found = find(engine, requests, options);
   if (options.check || std::ranges::all_of(found, is_complete)) return {found, found, {}};
   check_can_compile(engine, requests, found);
@@ -157,8 +157,8 @@ State state_of(const KernelResult& before, const KernelResult& now) {
   return before.is_usable() ? State::kFound : State::kCompiled;
 }
 
-Rows rows_of(const Requests& requests, const Outcome& outcome) {
-  Rows rows;
+PrecompileRows rows_of(const Requests& requests, const Outcome& outcome) {
+  PrecompileRows rows;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const KernelSet& set = outcome.now[i];
     for (std::size_t k = 0; k < set.results.size(); ++k) {
@@ -171,28 +171,28 @@ Rows rows_of(const Requests& requests, const Outcome& outcome) {
   return rows;
 }
 
-std::size_t count(const Rows& rows, State state) {
-  return static_cast<std::size_t>(std::ranges::count(rows, state, &Row::state));
+std::size_t count(const PrecompileRows& rows, State state) {
+  return static_cast<std::size_t>(std::ranges::count(rows, state, &PrecompileRow::state));
 }
 
 // Returns the first row of each kernel, because models may share kernels.
-Rows distinct(const Rows& rows) {
-  Rows result;
+PrecompileRows distinct(const PrecompileRows& rows) {
+  PrecompileRows result;
   std::set<std::string> seen;
-  for (const Row& row : rows)
+  for (const PrecompileRow& row : rows)
     if (seen.insert(row.now->key).second) result.push_back(row);
   return result;
 }
 
-std::size_t code_bytes(const Rows& rows) {
+std::size_t code_bytes(const PrecompileRows& rows) {
   std::size_t bytes = 0;
-  for (const Row& row : rows)
+  for (const PrecompileRow& row : rows)
     if (row.now->is_usable()) bytes += row.now->kernel->binary().code.size();
   return bytes;
 }
 
 // Returns a table with one line for each model and arch.
-std::string table_of(const Rows& rows) {
+std::string table_of(const PrecompileRows& rows) {
   Table table({{"model"},
                {"arch"},
                {"kernels", Align::kRight},
@@ -201,10 +201,10 @@ std::string table_of(const Rows& rows) {
                {"size", Align::kRight}});
   for (auto begin = rows.begin(); begin != rows.end();) {
     const KernelSetRequest& set = *begin->set;
-    const auto end = std::find_if(begin, rows.end(), [&](const Row& row) {
+    const auto end = std::find_if(begin, rows.end(), [&](const PrecompileRow& row) {
       return row.set->name != set.name || row.set->arch != set.arch;
     });
-    const Rows group(begin, end);
+    const PrecompileRows group(begin, end);
     table.add({set.name, set.arch->name, fmt::to_string(group.size()),
                fmt::to_string(count(group, State::kCompiled)),
                fmt::to_string(count(group, State::kMissing)), size_text(code_bytes(group))});
@@ -214,18 +214,18 @@ std::string table_of(const Rows& rows) {
 }
 
 // Returns the empty string if no kernel is missing.
-std::string missing_text(const Rows& rows) {
+std::string missing_text(const PrecompileRows& rows) {
   if (count(rows, State::kMissing) == 0) return "";
   Table table({{"model"}, {"arch"}, {"kernel"}, {"missing because"}});
-  for (const Row& row : rows)
+  for (const PrecompileRow& row : rows)
     if (row.state == State::kMissing)
       table.add({row.set->name, row.set->arch->name, std::string(to_string(row.kind)),
                  row.problem.substr(0, row.problem.find('\n'))});
   return table.text() + "\n";
 }
 
-std::string text_of(const DiskStore& store, const Rows& rows, double seconds) {
-  const Rows kernels = distinct(rows);
+std::string text_of(const DiskStore& store, const PrecompileRows& rows, double seconds) {
+  const PrecompileRows kernels = distinct(rows);
   return fmt::format(
       "{}\n{}{} kernels in {:.2f} s: {} found, {} compiled, {} missing\n{}: {} kernels, {}\n",
       table_of(rows), missing_text(rows), kernels.size(), seconds, count(kernels, State::kFound),
@@ -233,7 +233,7 @@ std::string text_of(const DiskStore& store, const Rows& rows, double seconds) {
       store.count(), size_text(store.size_bytes()));
 }
 
-Json json_of(const Row& row) {
+OrderedJson json_of(const PrecompileRow& row) {
   return {{"model", row.set->name},
           {"spec", describe(row.set->spec)},
           {"config", describe(row.config)},
@@ -241,12 +241,12 @@ Json json_of(const Row& row) {
           {"kernel", to_string(row.kind)},
           {"key", row.now->key},
           {"state", to_string(row.state)},
-          {"problem", row.problem.empty() ? Json(nullptr) : Json(row.problem)}};
+          {"problem", row.problem.empty() ? OrderedJson(nullptr) : OrderedJson(row.problem)}};
 }
 
-Json json_of(const DiskStore& store, const Rows& rows, double seconds) {
-  Json kernels = Json::array();
-  for (const Row& row : rows) kernels.push_back(json_of(row));
+OrderedJson json_of(const DiskStore& store, const PrecompileRows& rows, double seconds) {
+  OrderedJson kernels = OrderedJson::array();
+  for (const PrecompileRow& row : rows) kernels.push_back(json_of(row));
   return {{"directory", store.root().string()},
           {"seconds", seconds},
           {"entries", store.count()},
@@ -256,8 +256,8 @@ Json json_of(const DiskStore& store, const Rows& rows, double seconds) {
 
 // Prints the full messages of the compiler and the number of missing kernels. Returns the exit
 // code.
-int report_missing(const Rows& rows, const Failures& failures) {
-  const Rows kernels = distinct(rows);
+int report_missing(const PrecompileRows& rows, const Failures& failures) {
+  const PrecompileRows kernels = distinct(rows);
   const std::size_t missing = count(kernels, State::kMissing);
   if (missing == 0) return 0;
   for (const auto& [key, message] : failures) fmt::print(stderr, "lazyrope: {}\n", message);
@@ -265,12 +265,12 @@ int report_missing(const Rows& rows, const Failures& failures) {
   return 1;
 }
 
-int run_precompile(const Options& options) {
+int run_precompile(const PrecompileOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   Engine engine(config_of(options));
   const Requests requests = kernel_sets_of(options.kernels);
   const Outcome outcome = precompile(engine, requests, options);
-  const Rows rows = rows_of(requests, outcome);
+  const PrecompileRows rows = rows_of(requests, outcome);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   print(options.json ? json_text(json_of(engine.store(), rows, elapsed.count()))
                      : text_of(engine.store(), rows, elapsed.count()));
@@ -280,10 +280,10 @@ int run_precompile(const Options& options) {
 }  // namespace
 
 Command precompile_command(CLI::App& root) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PrecompileOptions>();
   CLI::App* const app = root.add_subcommand(
       "precompile", "Fill a directory with all kernels that a deployment needs");
-  app->footer(kFooter);
+  app->footer(kPrecompileFooter);
   app->add_option("--out", options->out, "Directory for the kernels")->option_text("DIR");
   app->add_flag("--check", options->check, "Compile nothing; report what DIR lacks");
   add_json_option(*app, options->json);

@@ -25,7 +25,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kProfileFooter =
     R"(Name the attention with --model or by its fields. The command runs its kernels in the
 emulator, which sees every address, and needs no GPU. For each number of --query-tokens it attends
 once with --batch requests over documents in shuffled pages, and appends all tokens once; inputs
@@ -45,7 +45,7 @@ Example:
 
 constexpr int kMaxSize = 1 << 20;
 
-struct Options {
+struct ProfileOptions {
   SpecOptions spec;
   std::string arch = "emu:sm_80";
   std::string cache;
@@ -70,7 +70,7 @@ Value named(const std::string& name, const std::vector<Value>& values) {
   return *std::ranges::find(values, name, [](Value value) { return to_string(value); });
 }
 
-std::vector<KernelKind> kernels_of(const Options& options) {
+std::vector<KernelKind> kernels_of(const ProfileOptions& options) {
   if (options.kernels.empty()) return attention_kernels();
   std::vector<KernelKind> kinds;
   kinds.reserve(options.kernels.size());
@@ -100,7 +100,7 @@ class Counting {
   Profile* before_;
 };
 
-std::vector<TuningWorkload> workloads_of(const Options& options) {
+std::vector<TuningWorkload> workloads_of(const ProfileOptions& options) {
   std::vector<TuningWorkload> workloads;
   for (const int query_tokens : options.query_tokens) {
     workloads.push_back(options.workload);
@@ -109,20 +109,20 @@ std::vector<TuningWorkload> workloads_of(const Options& options) {
   return workloads;
 }
 
-std::set<std::string> entries_of(const Attention& attention, const Options& options) {
+std::set<std::string> entries_of(const Attention& attention, const ProfileOptions& options) {
   std::set<std::string> entries;
   for (const KernelKind kind : kernels_of(options))
     entries.insert(attention.kernel(kind)->binary().entry);
   return entries;
 }
 
-bool asks_for(const Options& options, const std::vector<KernelKind>& kinds) {
+bool asks_for(const ProfileOptions& options, const std::vector<KernelKind>& kinds) {
   return std::ranges::any_of(kernels_of(options), [&](KernelKind kind) {
     return std::ranges::find(kinds, kind) != kinds.end();
   });
 }
 
-Profile run_all(const Attention& attention, const Options& options, Progress& progress) {
+Profile run_all(const Attention& attention, const ProfileOptions& options, Progress& progress) {
   Profile profile;
   const Counting counting(profile);
   const bool attends =
@@ -137,7 +137,7 @@ Profile run_all(const Attention& attention, const Options& options, Progress& pr
 }
 
 std::vector<ProfileLine> lines_of(const Profile& profile, const Attention& attention,
-                                  const Options& options) {
+                                  const ProfileOptions& options) {
   const std::set<std::string> entries = entries_of(attention, options);
   std::vector<ProfileLine> lines = profile.lines();
   std::erase_if(lines, [&](const ProfileLine& line) { return !entries.contains(line.kernel); });
@@ -149,7 +149,7 @@ std::vector<ProfileLine> lines_of(const Profile& profile, const Attention& atten
   return ordered(std::move(lines), named(options.order, profile_orders()));
 }
 
-Json json_of(const ProfileLine& line) {
+OrderedJson json_of(const ProfileLine& line) {
   return {{"kernel", line.kernel},
           {"file", line.file},
           {"line", line.line},
@@ -165,7 +165,7 @@ Json json_of(const ProfileLine& line) {
           {"bytes", line.bytes}};
 }
 
-int run_profile(const Options& options) {
+int run_profile(const ProfileOptions& options) {
   const NamedSpec named = only_spec_of(options.spec);
   const Arch& arch = emulated_arch(options.arch);
   emulator_device();  // throws if the build has no emulator
@@ -184,7 +184,7 @@ int run_profile(const Options& options) {
                       arch.name, fmt::join(workloads, ", "), profile_table(lines)));
     return 0;
   }
-  Json rows = Json::array();
+  OrderedJson rows = OrderedJson::array();
   for (const ProfileLine& line : lines) rows.push_back(json_of(line));
   print(json_text({{"name", named.name},
                    {"spec", describe(named.spec.kernel_spec())},
@@ -195,7 +195,7 @@ int run_profile(const Options& options) {
   return 0;
 }
 
-void add_workload_options(CLI::App& app, Options& options) {
+void add_workload_options(CLI::App& app, ProfileOptions& options) {
   const auto add = [&](const char* name, auto& value, const char* text,
                        const std::string& meaning) {
     app.add_option(name, value, meaning)
@@ -217,10 +217,10 @@ void add_workload_options(CLI::App& app, Options& options) {
 }  // namespace
 
 Command profile_command(CLI::App& root) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ProfileOptions>();
   CLI::App* const app =
       root.add_subcommand("profile", "Count bank conflicts and sectors of each source line");
-  app->footer(kFooter);
+  app->footer(kProfileFooter);
   app->add_option("--arch", options->arch,
                   fmt::format("Emulated arch (default: {})", options->arch))
       ->option_text("NAME");

@@ -16,7 +16,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kRenderFooter =
     R"(Name the attention with --model or by its fields, and the kernel with --kernel. The command
 prints the kernel's source in the default config. The source is self-contained CUDA C++, the exact
 text that NVRTC compiles. The command needs no GPU and no compiler.
@@ -28,7 +28,7 @@ Example:
   lazyrope render --head-dim 128 --q-heads 32 --kv-heads 8 --rope neox --rope-param theta=500000 \
       --arch sm_90a -o attend_decode.cu)";
 
-struct Options {
+struct RenderOptions {
   SpecOptions spec;
   std::string kernel = std::string(to_string(KernelKind::kAttendDecode));
   std::string arch;
@@ -49,8 +49,8 @@ KernelKind kernel_named(const std::string& name) {
                                fmt::join(kernel_names(), ", ")));
 }
 
-Json facts_of(const NamedSpec& named, const KernelConfig& config, const RenderedKernel& kernel,
-              const Arch& arch) {
+OrderedJson facts_of(const NamedSpec& named, const KernelConfig& config,
+                     const RenderedKernel& kernel, const Arch& arch) {
   return {{"name", named.name},
           {"spec", describe(named.spec.kernel_spec())},
           {"config", describe(config)},
@@ -63,7 +63,7 @@ Json facts_of(const NamedSpec& named, const KernelConfig& config, const Rendered
           {"source", kernel.source}};
 }
 
-int run_render(const Options& options) {
+int run_render(const RenderOptions& options) {
   const KernelKind kind = kernel_named(options.kernel);
   const NamedSpec named = only_spec_of(options.spec);
   const Arch& arch = arch_of(options.arch);
@@ -82,9 +82,9 @@ int run_render(const Options& options) {
 }  // namespace
 
 Command render_command(CLI::App& root) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<RenderOptions>();
   CLI::App* const app = root.add_subcommand("render", "Print the CUDA source of a kernel");
-  app->footer(kFooter);
+  app->footer(kRenderFooter);
   app->add_option(
          "--kernel", options->kernel,
          fmt::format("One of {}\n(default: {})", fmt::join(kernel_names(), ", "), options->kernel))

@@ -19,7 +19,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kUnpackFooter =
     R"(The command stores the kernels and tuning records of a pack, which `lazyrope pack` wrote,
 in the cache directory DIR. Before it writes anything, it verifies the whole file: the signature
 if there is one, the manifest and the checksum of each entry.
@@ -37,7 +37,7 @@ Exit codes: 0 done, 1 failed or refused, 2 wrong usage.
 Example:
   lazyrope unpack kernels.lzp --trusted fleet.key.pub --out /opt/kernels)";
 
-struct Options {
+struct UnpackOptions {
   std::string file;
   std::string out;
   std::string trusted;
@@ -46,7 +46,7 @@ struct Options {
   bool json = false;
 };
 
-void check_usage(const Options& options) {
+void check_usage(const UnpackOptions& options) {
   if (options.file.empty()) throw UsageError("FILE is missing: give the pack");
   if (options.out.empty() && !options.check)
     throw UsageError("--out is missing: give the directory for the kernels, or --check");
@@ -57,7 +57,7 @@ std::size_t count(const std::vector<PackedEntry>& entries, Unpacked outcome) {
 }
 
 // Throws before anything is written if good entries would be replaced and --replace is not given.
-void check_replaced(const Options& options, const std::vector<PackedEntry>& entries) {
+void check_replaced(const UnpackOptions& options, const std::vector<PackedEntry>& entries) {
   const std::size_t replaced = count(entries, Unpacked::kReplaced);
   if (replaced == 0 || options.replace || options.check) return;
   std::string keys;
@@ -71,7 +71,7 @@ void check_replaced(const Options& options, const std::vector<PackedEntry>& entr
                   options.out, replaced, keys));
 }
 
-std::string text_of(const Options& options, const Pack& pack,
+std::string text_of(const UnpackOptions& options, const Pack& pack,
                     const std::vector<PackedEntry>& entries, bool trusted) {
   std::string text = fmt::format("{}\n{}{}\n", table_of(entries), summary_of(pack, entries),
                                  trusted ? ", which is trusted" : "");
@@ -83,20 +83,20 @@ std::string text_of(const Options& options, const Pack& pack,
   return text;
 }
 
-Json json_of(const Options& options, const Pack& pack, const std::vector<PackedEntry>& entries,
-             bool trusted) {
+OrderedJson json_of(const UnpackOptions& options, const Pack& pack,
+                    const std::vector<PackedEntry>& entries, bool trusted) {
   const bool has_states = !options.out.empty();
-  Json json = lazyrope::json_of(pack, entries, [&](const PackedEntry& entry) {
-    Json object = lazyrope::json_of(entry);
-    object["state"] = has_states ? Json(to_string(entry.outcome)) : Json(nullptr);
+  OrderedJson json = lazyrope::json_of(pack, entries, [&](const PackedEntry& entry) {
+    OrderedJson object = lazyrope::json_of(entry);
+    object["state"] = has_states ? OrderedJson(to_string(entry.outcome)) : OrderedJson(nullptr);
     return object;
   });
   json["trusted"] = trusted;
-  json["directory"] = has_states ? Json(options.out) : Json(nullptr);
+  json["directory"] = has_states ? OrderedJson(options.out) : OrderedJson(nullptr);
   return json;
 }
 
-int run_unpack(const Options& options) {
+int run_unpack(const UnpackOptions& options) {
   check_usage(options);
   const Config config = options.out.empty() ? config_with_cache("") : config_with_out(options.out);
   const std::vector<PublicKey> trusted =
@@ -115,10 +115,10 @@ int run_unpack(const Options& options) {
 }  // namespace
 
 Command unpack_command(CLI::App& root) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<UnpackOptions>();
   CLI::App* const app =
       root.add_subcommand("unpack", "Verify a pack and store its kernels in a directory");
-  app->footer(kFooter);
+  app->footer(kUnpackFooter);
   app->add_option("FILE", options->file, "The pack");
   app->add_option("--out", options->out, "Directory for the kernels")->option_text("DIR");
   app->add_option("--trusted", options->trusted,

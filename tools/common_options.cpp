@@ -31,6 +31,13 @@ const Arch& current_gpu_arch() {
 
 void add_json_option(CLI::App& app, bool& json) { app.add_flag("--json", json, "Print JSON"); }
 
+void add_threads_option(CLI::App& app, int& threads) {
+  constexpr int kMaxThreads = 1024;
+  app.add_option("--threads", threads, "Kernels to compile at once (default: one per core)")
+      ->option_text("N")
+      ->check(CLI::Range(1, kMaxThreads));
+}
+
 void add_cache_option(CLI::App& app, std::string& directory) {
   app.add_option("--cache", directory,
                  "Cache directory, or 'none' to cache in memory only (default: LAZYROPE_CACHE_DIR)")

@@ -10,6 +10,9 @@ namespace lazyrope {
 
 void add_json_option(CLI::App& app, bool& json);
 
+// Adds --threads N, the number of kernels that are compiled at once.
+void add_threads_option(CLI::App& app, int& threads);
+
 // Adds --cache DIR.
 void add_cache_option(CLI::App& app, std::string& directory);
 

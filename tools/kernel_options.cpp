@@ -7,9 +7,6 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-constexpr const char* kAllArchs = "all";
-
 // Returns the archs of GPUs, without the emulated ones.
 std::vector<const Arch*> all_archs() {
   std::vector<const Arch*> result;
@@ -44,9 +41,7 @@ void add_selection_options(CLI::App& app, KernelOptions& options) {
 void add_kernel_options(CLI::App& app, KernelOptions& options) {
   app.add_flag("--allow-spills", options.allow_spills,
                "Accept kernels that spill registers, which are slow");
-  app.add_option("--threads", options.threads, "Kernels to compile at once (default: one per core)")
-      ->option_text("N")
-      ->check(CLI::Range(1, kMaxThreads));
+  add_threads_option(app, options.threads);
   add_selection_options(app, options);
 }
 

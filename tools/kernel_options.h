@@ -10,6 +10,9 @@
 
 namespace lazyrope {
 
+// The value of --arch that stands for every arch.
+inline constexpr const char* kAllArchs = "all";
+
 // The options that select kernels: models and archs, and how to compile them.
 struct KernelOptions {
   SpecOptions spec;

@@ -20,7 +20,7 @@ constexpr int kBadUsage = 2;
 
 constexpr const char* kDescription =
     "Render, compile, tune and cache attention kernels over position-free KV.";
-constexpr const char* kFooter =
+constexpr const char* kRootFooter =
     R"(`lazyrope SUBCOMMAND --help` explains a subcommand. `lazyrope doctor` shows the environment
 variables that lazyrope reads.
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -55,7 +55,7 @@ int report_usage(const CLI::App& app, const std::string& message) {
 
 int run(int argc, char** argv) {
   CLI::App app(kDescription, "lazyrope");
-  app.footer(kFooter);
+  app.footer(kRootFooter);
   app.get_formatter()->column_width(28);
   app.set_version_flag("--version", fmt::format("lazyrope {}", version()),
                        "Print the version and exit");

@@ -20,12 +20,13 @@ namespace {
 
 }  // namespace
 
-std::string json_text(const Json& json) {
-  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+std::string json_text(const OrderedJson& json) {
+  return json.dump(2, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 std::string fact_text(std::string_view facts, const char* name) {
-  const Json json = Json::parse(facts, /*callback=*/nullptr, /*allow_exceptions=*/false);
+  const OrderedJson json =
+      OrderedJson::parse(facts, /*callback=*/nullptr, /*allow_exceptions=*/false);
   const auto found = json.find(name);
   return found != json.end() && found->is_string() ? found->get<std::string>() : "?";
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +9,15 @@
 
 namespace lazyrope {
 
-using Json = nlohmann::ordered_json;
+// JSON whose objects keep the order in which their keys were added.
+using OrderedJson = nlohmann::ordered_json;
+
+// The number of characters of a key that tables show.
+inline constexpr std::size_t kShownKey = 12;
 
 // Returns indented JSON with a line end. Bytes that are not UTF-8, which file names may have, are
 // replaced.
-std::string json_text(const Json& json);
+std::string json_text(const OrderedJson& json);
 
 // Returns the text of this name among the facts of a cache entry, or "?".
 std::string fact_text(std::string_view facts, const char* name);

@@ -21,8 +21,8 @@ struct Group {
 
 bool is_record(const PackedEntry& entry) { return fact_text(entry.facts, "entry") == kTuningEntry; }
 
-Json signer_json(const Pack& pack) {
-  return pack.signer() ? Json(text_of(*pack.signer())) : Json(nullptr);
+OrderedJson signer_json(const Pack& pack) {
+  return pack.signer() ? OrderedJson(text_of(*pack.signer())) : OrderedJson(nullptr);
 }
 
 }  // namespace
@@ -51,16 +51,16 @@ std::string summary_of(const Pack& pack, const std::vector<PackedEntry>& entries
                      pack.signer() ? "signed by " + text_of(*pack.signer()) : "not signed");
 }
 
-Json json_of(const PackedEntry& entry) {
+OrderedJson json_of(const PackedEntry& entry) {
   return {{"key", entry.key},
           {"entry", fact_text(entry.facts, "entry")},
           {"arch", fact_text(entry.facts, "arch")},
           {"bytes", entry.bytes}};
 }
 
-Json json_of(const Pack& pack, const std::vector<PackedEntry>& entries,
-             const std::function<Json(const PackedEntry&)>& entry_json) {
-  Json list = Json::array();
+OrderedJson json_of(const Pack& pack, const std::vector<PackedEntry>& entries,
+                    const std::function<OrderedJson(const PackedEntry&)>& entry_json) {
+  OrderedJson list = OrderedJson::array();
   for (const PackedEntry& entry : entries) list.push_back(entry_json(entry));
   return {{"file", pack.path().string()},
           {"bytes", pack.size_bytes()},

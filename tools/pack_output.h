@@ -17,10 +17,10 @@ std::string table_of(const std::vector<PackedEntry>& entries);
 std::string summary_of(const Pack& pack, const std::vector<PackedEntry>& entries);
 
 // Returns the object of one entry, without its outcome.
-Json json_of(const PackedEntry& entry);
+OrderedJson json_of(const PackedEntry& entry);
 
 // Returns the object of a pack: file, bytes, signer and entries, which `entry_json` makes.
-Json json_of(const Pack& pack, const std::vector<PackedEntry>& entries,
-             const std::function<Json(const PackedEntry&)>& entry_json);
+OrderedJson json_of(const Pack& pack, const std::vector<PackedEntry>& entries,
+                    const std::function<OrderedJson(const PackedEntry&)>& entry_json);
 
 }  // namespace lazyrope

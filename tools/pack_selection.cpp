@@ -18,8 +18,6 @@
 namespace lazyrope {
 namespace {
 
-constexpr const char* kAllArchs = "all";
-
 using Listing = std::vector<ListedEntry>;
 
 // Collects the keys of all kernels that a process asks for, also of those that spill and lead it to
