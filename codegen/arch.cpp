@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "codegen/error.h"
+#include "codegen/nearest_name.h"
 
 namespace lazyrope {
 namespace {
@@ -58,8 +59,8 @@ const std::vector<Arch>& archs() {
 const Arch& find_arch(std::string_view name) {
   for (const Arch& arch : archs())
     if (arch.name == name) return arch;
-  throw SpecError(
-      fmt::format("arch \"{}\" is unknown; there are: {}", name, fmt::join(names(), ", ")));
+  throw SpecError(fmt::format("arch \"{}\" is unknown{}; there are: {}", name,
+                              did_you_mean(name, names()), fmt::join(names(), ", ")));
 }
 
 const Arch& arch_for_device(int major, int minor) {

@@ -7,6 +7,7 @@
 
 #include "codegen/error.h"
 #include "codegen/kernel_config.h"
+#include "codegen/nearest_name.h"
 
 namespace lazyrope {
 namespace {
@@ -40,12 +41,13 @@ std::string_view name_of(const std::array<Named<Enum>, kCount>& table, Enum valu
 template <class Enum, std::size_t kCount>
 Enum value_of(const std::array<Named<Enum>, kCount>& table, std::string_view what,
               std::string_view name) {
-  std::array<std::string_view, kCount> names;
-  for (std::size_t i = 0; i < kCount; ++i) {
-    if (table[i].name == name) return table[i].value;
-    names[i] = table[i].name;
+  std::vector<std::string> names;
+  for (const Named<Enum>& row : table) {
+    if (row.name == name) return row.value;
+    names.emplace_back(row.name);
   }
-  throw SpecError(fmt::format("{} = \"{}\"; allowed are: {}", what, name, fmt::join(names, ", ")));
+  throw SpecError(fmt::format("{} = \"{}\"{}; allowed are: {}", what, name,
+                              did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
 // Kernels copy 16 bytes at a time, so a row of 8-bit elements must have a multiple of 16 columns.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "codegen/error.h"
+#include "codegen/nearest_name.h"
 #include "codegen/parameter.h"
 #include "codegen/versions.h"
 
@@ -34,8 +35,8 @@ class Registry {
       if (row.name == name) return row;
       names.push_back(row.name);
     }
-    throw SpecError(
-        fmt::format("{} \"{}\" is unknown; there are: {}", what_, name, fmt::join(names, ", ")));
+    throw SpecError(fmt::format("{} \"{}\" is unknown{}; there are: {}", what_, name,
+                                did_you_mean(name, names), fmt::join(names, ", ")));
   }
 
   // Throws SpecError if the name is taken.
@@ -67,12 +68,12 @@ void validate_parameters(std::string_view what, const Row& row, const Parameters
       throw SpecError(fmt::format("{} \"{}\": {} = {}, allowed are {} to {}", what, row.name,
                                   parameter.name, it->second, parameter.min, parameter.max));
   }
-  for (const auto& [name, value] : given) {
-    const auto known = [&](const Parameter<Value>& p) { return p.name == name; };
-    if (std::none_of(row.parameters.begin(), row.parameters.end(), known))
-      throw SpecError(
-          fmt::format("{} \"{}\" has no parameter {} (given {})", what, row.name, name, value));
-  }
+  std::vector<std::string> names;
+  for (const Parameter<Value>& parameter : row.parameters) names.push_back(parameter.name);
+  for (const auto& [name, value] : given)
+    if (std::ranges::find(names, name) == names.end())
+      throw SpecError(fmt::format("{} \"{}\" has no parameter {} (given {}){}", what, row.name,
+                                  name, value, did_you_mean(name, names)));
 }
 
 }  // namespace lazyrope

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "codegen/nearest_name.h"
+
 namespace lazyrope {
 namespace {
 
@@ -120,13 +122,13 @@ const std::vector<ModelType>& model_types() {
 
 const ModelType& model_type_of(const Json& config) {
   const auto type = required<std::string>(config, "model_type");
-  std::vector<std::string_view> known;
+  std::vector<std::string> known;
   for (const ModelType& row : model_types()) {
     if (type == row.name) return row;
-    known.push_back(row.name);
+    known.emplace_back(row.name);
   }
-  refuse_config(
-      fmt::format("model_type = {}; known are: {}", json_excerpt(type), fmt::join(known, ", ")));
+  refuse_config(fmt::format("model_type = {}{}; known are: {}", json_excerpt(type),
+                            did_you_mean(type, known), fmt::join(known, ", ")));
 }
 
 bool reads(const ModelType& type, std::string_view key) {

@@ -143,7 +143,7 @@ TEST(KernelSpec, AnUnknownNameIsAnErrorThatListsTheKnownNames) {
   EXPECT_TRUE(throws<SpecError>([] { dtype_from("float32"); },
                                 {"dtype = \"float32\"; allowed are: bfloat16, float16"}));
   EXPECT_TRUE(throws<SpecError>([] { rope_form_from("Raw"); },
-                                {"form = \"Raw\"; allowed are: raw, rotated"}));
+                                {"form = \"Raw\" (did you mean raw?); allowed are: raw, rotated"}));
   EXPECT_TRUE(
       throws<SpecError>([] { key_form_from(""); }, {"key_form = \"\"; allowed are: local"}));
 }
