@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -144,14 +145,16 @@ def bytes_of(budget: int | str) -> int:
     """Returns the bytes of a budget: a number, or text as :class:`lazyrope.documents.DocumentStore` takes it.
 
     Raises:
-        SpecError: The budget is neither.
+        SpecError: The text is no budget.
     """
-    if isinstance(budget, int):
-        return budget
-    match = isinstance(budget, str) and re.fullmatch(
-        r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:iB)?|B)?\s*", budget, re.ASCII | re.IGNORECASE
-    )
+    if not isinstance(budget, str):
+        return operator.index(budget)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:iB)?|B)?\s*", budget, re.ASCII | re.IGNORECASE)
     if not match:
-        raise SpecError(f"budget is {budget!r}; it must be bytes, or a number with K, M, G or T, KiB, MiB, GiB or TiB")
+        decimal = re.fullmatch(r"\s*([\d.]+)\s*([KMGT])B\s*", budget, re.ASCII | re.IGNORECASE)
+        hint = f': write "{decimal[1]}{decimal[2].upper()}iB"' if decimal else ""
+        raise SpecError(
+            f"budget is {budget!r}; it must be bytes, or a number with K, M, G or T, KiB, MiB, GiB or TiB{hint}"
+        )
     number, unit = match.groups()
     return int(Fraction(number) * 1024 ** " KMGT".index((unit or " ").upper()))

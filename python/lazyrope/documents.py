@@ -130,6 +130,12 @@ class DocumentStore:
         self._runs: set[PageRun] = set()
         self._hits = self._misses = self._evictions = self._bytes_copied = 0
 
+    def __repr__(self) -> str:
+        return (
+            f"DocumentStore(num_pages={self.num_pages}, page_size={self.page_size}, page_bytes={self.page_bytes}, "
+            f"budget={self.budget}, dtype={self.dtype}, device={str(self.device)!r})"
+        )
+
     def k_pool(self, layer: int) -> torch.Tensor:
         """Returns a view of a layer's keys, [num_pages, page_size, kv_heads, head_dim]."""
         return self._layers[layer][0]

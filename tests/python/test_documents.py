@@ -75,6 +75,17 @@ def test_a_malformed_budget_is_refused(budget):
         make_store(0, budget=budget)
 
 
+def test_a_budget_in_decimal_units_is_told_what_to_write():
+    with pytest.raises(lazyrope.SpecError, match=r"^budget is '1.5gb'; .* or TiB: write \"1.5GiB\"$"):
+        make_store(0, budget="1.5gb")
+
+
+def test_the_repr_of_a_store_is_short():
+    store = make_store(3)
+    text = f"DocumentStore(num_pages=3, page_size=16, page_bytes={PAGE_BYTES}, budget={store.budget}, "
+    assert repr(store) == text + "dtype=torch.float32, device='cpu')"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -333,3 +333,17 @@ def test_a_bad_request_is_refused(model, request_, message):
     with pytest.raises(lazyrope.SpecError, match=message):
         request_(engine)
     assert_nothing_is_held(engine)
+
+
+def test_the_reprs_of_engine_and_generation_are_short(model):
+    engine = make_engine(model)
+    document = random_token_lists(1, 3000)[0]
+    generation = engine.generate([1, 2, 3], [document] * 2, max_new_tokens=5, stop=[])
+    assert repr(generation) == (
+        "Generation(prompt_tokens=3, num_documents=2, document_tokens=6000, tokens=0, max_new_tokens=5, mode='lazy', "
+        "finish_reason=None)"
+    )
+    text = repr(engine)
+    assert text.startswith("Engine(model=LlamaForCausalLM, backend='")
+    assert "num_running=0, num_waiting=1, store=DocumentStore(num_pages=" in text and len(text) < 400
+    generation.cancel()

@@ -84,6 +84,14 @@ class Generation:
     _held: list[Document] = field(default_factory=list, repr=False)
     _run: PageRun | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        """Counts the token ids, which may be too many to be read."""
+        return (
+            f"Generation(prompt_tokens={len(self.prompt)}, num_documents={len(self.documents)}, "
+            f"document_tokens={sum(map(len, self.documents))}, tokens={len(self.tokens)}, "
+            f"max_new_tokens={self.max_new_tokens}, mode={self.mode!r}, finish_reason={self.finish_reason!r})"
+        )
+
     @property
     def is_done(self) -> bool:
         """True if the request has ended, for any reason."""
@@ -232,6 +240,12 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._filling: dict[Document, Job] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"Engine(model={type(self.model).__name__}, backend={self.backend!r}, mode={self.mode!r}, "
+            f"num_running={self.num_running}, num_waiting={self.num_waiting}, store={self.store!r})"
+        )
 
     def generate(
         self,
