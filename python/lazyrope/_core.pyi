@@ -65,7 +65,7 @@ class TileConfig:
         mma_n: int,
         stages: int,
         ctas_per_sm: int,
-        family: str = "sm80",
+        family: Literal["sm80", "sm90a"] = "sm80",
         heads: int = 1,
     ) -> None: ...
     @property
@@ -97,7 +97,7 @@ class TileConfig:
         """The number of CTAs that the registers and the shared memory of an SM must suffice for."""
 
     @property
-    def family(self) -> str:
+    def family(self) -> Literal["sm80", "sm90a"]:
         """The kernel family: "sm80" (mma.sync and cp.async, on every GPU) or "sm90a" (wgmma and TMA, on Hopper)."""
 
     @property
@@ -244,7 +244,7 @@ class Attention:
         pages: Tensor,
         *,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
@@ -286,7 +286,7 @@ class Attention:
         batch: Batch,
         *,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
@@ -385,7 +385,7 @@ class Attention:
         *,
         capacity: AppendCapacity,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         check: bool = False,
         stream: int | None = None,
     ) -> AppendStep:
@@ -422,7 +422,7 @@ class Attention:
         *,
         capacity: AppendCapacity,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         check: bool = False,
         stream: int | None = None,
     ) -> AppendStep: ...

@@ -2,7 +2,14 @@
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, final
+from typing import Any, Literal, Protocol, final, type_check_only
+
+@type_check_only
+class _Dtype(Protocol):
+    """A dtype of PyTorch or NumPy."""
+
+    @property
+    def itemsize(self) -> int: ...
 
 @final
 class Rope:
@@ -48,16 +55,16 @@ class AttentionSpec:
         num_q_heads: int,
         num_kv_heads: int,
         rope: Rope,
-        dtype: str | Any = "bfloat16",
-        mask: str = "causal",
-        query_form: str = "raw",
-        key_form: str = "local",
-        append_form: str | None = None,
+        dtype: Literal["bfloat16", "float16"] | _Dtype | type[Any] = "bfloat16",
+        mask: Literal["causal", "full", "sliding_window"] = "causal",
+        query_form: Literal["raw", "rotated"] = "raw",
+        key_form: Literal["local"] = "local",
+        append_form: Literal["raw", "rotated"] | None = None,
         scale: float | None = None,
         window: int | None = None,
         softcap: float | None = None,
         sinks: bool = False,
-        kv_dtype: str | Any | None = None,
+        kv_dtype: Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"] | _Dtype | type[Any] | None = None,
         batch_invariant: bool = False,
     ) -> None:
         """
@@ -94,10 +101,10 @@ class AttentionSpec:
     def from_hf(
         config: str | PathLike[str] | Any,
         *,
-        dtype: str | Any | None = None,
-        query_form: str = "raw",
+        dtype: Literal["bfloat16", "float16"] | _Dtype | type[Any] | None = None,
+        query_form: Literal["raw", "rotated"] = "raw",
         layer: int | None = None,
-        kv_dtype: str | Any | None = None,
+        kv_dtype: Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"] | _Dtype | type[Any] | None = None,
         batch_invariant: bool = False,
         tensor_parallel: int = 1,
     ) -> AttentionSpec:
@@ -140,21 +147,21 @@ class AttentionSpec:
         """The number of query heads for each KV head."""
 
     @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> Literal["bfloat16", "float16"]: ...
     @property
-    def kv_dtype(self) -> str:
+    def kv_dtype(self) -> Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]:
         """The type of the pool's elements."""
 
     @property
     def rope(self) -> Rope: ...
     @property
-    def mask(self) -> str: ...
+    def mask(self) -> Literal["causal", "full", "sliding_window"]: ...
     @property
-    def query_form(self) -> str: ...
+    def query_form(self) -> Literal["raw", "rotated"]: ...
     @property
-    def key_form(self) -> str: ...
+    def key_form(self) -> Literal["local"]: ...
     @property
-    def append_form(self) -> str: ...
+    def append_form(self) -> Literal["raw", "rotated"]: ...
     @property
     def scale(self) -> float: ...
     @property
@@ -174,7 +181,7 @@ class AttentionSpec:
         """The factor that multiplies the rotated pairs of queries and of keys, once each."""
 
     @property
-    def rope_pairing(self) -> str:
+    def rope_pairing(self) -> Literal["half", "interleaved", "none"]:
         """The columns that RoPE rotates together.
 
         "half": i and i + rotary_dim / 2. "interleaved": 2i and 2i + 1. "none": there is no rotation.

@@ -1,7 +1,7 @@
 """Describes steps, a part of _core.pyi. This module does not exist at run time: import the names from lazyrope."""
 
 from collections.abc import Sequence
-from typing import Any, final, overload
+from typing import Any, Literal, final, overload
 
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._batch import Request
@@ -124,7 +124,7 @@ class Step:
         """The number of slots of a page."""
 
     @property
-    def layout(self) -> str:
+    def layout(self) -> Literal["NHD", "HND"]:
         """The order of the pool's dimensions, "NHD" or "HND", as in :meth:`Attention.plan`."""
 
     @property
@@ -184,7 +184,7 @@ class AppendStep:
         """The number of slots of a page."""
 
     @property
-    def layout(self) -> str:
+    def layout(self) -> Literal["NHD", "HND"]:
         """The order of the pool's dimensions, "NHD" or "HND", as in :meth:`Attention.plan`."""
 
     @property

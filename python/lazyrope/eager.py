@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 
@@ -337,7 +337,7 @@ class EagerAttention(_RopeAttention):
         pages: Tensor,
         *,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
@@ -348,7 +348,7 @@ class EagerAttention(_RopeAttention):
         batch: Batch,
         *,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
@@ -357,7 +357,7 @@ class EagerAttention(_RopeAttention):
         self,
         *given: Any,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
@@ -483,7 +483,7 @@ class EagerAttention(_RopeAttention):
         *,
         capacity: AppendCapacity,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         check: bool = False,
         stream: int | None = None,
     ) -> EagerAppendStep: ...
@@ -494,7 +494,7 @@ class EagerAttention(_RopeAttention):
         *,
         capacity: AppendCapacity,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         check: bool = False,
         stream: int | None = None,
     ) -> EagerAppendStep: ...
@@ -503,7 +503,7 @@ class EagerAttention(_RopeAttention):
         *given: Any,
         capacity: AppendCapacity,
         page_size: int = 16,
-        layout: str = "NHD",
+        layout: Literal["NHD", "HND"] = "NHD",
         check: bool = False,
         stream: int | None = None,
         **named: Any,

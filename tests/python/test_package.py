@@ -262,6 +262,40 @@ def bound() -> dict[str, ast.FunctionDef]:
 UNNAMED = ("__eq__", "__repr__", "__str__", "_pybind11_conduit_v1_")  # arguments, and pybind11's own functions
 
 
+def literals(annotation: ast.expr | None) -> list[object]:
+    """Returns the members of the Literal in an annotation."""
+    nodes = ast.walk(annotation) if annotation else ()
+    slices = [n.slice for n in nodes if isinstance(n, ast.Subscript) and ast.unparse(n.value) == "Literal"]
+    return [ast.literal_eval(member) for part in slices for member in getattr(part, "elts", [part])]
+
+
+NAMES = {
+    "dtype": ["bfloat16", "float16"],
+    "kv_dtype": ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"],
+    "mask": [*lazyrope.masks()],
+    "layout": ["NHD", "HND"],
+    "query_form": ["raw", "rotated"],
+    "append_form": ["raw", "rotated"],
+    "key_form": ["local"],
+    "family": ["sm80", "sm90a"],
+}
+
+
+def functions_in(node: ast.AST) -> list[ast.FunctionDef]:
+    return [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]
+
+
+def test_arguments_with_few_values_are_literals():
+    """A type checker then refuses a misspelt name. The members are those that the library takes."""
+    eager = ast.parse((ROOT / "python" / "lazyrope" / "eager.py").read_text())
+    functions = [f for file in STUBS for f in functions_in(file)]
+    functions += [f for f in functions_in(eager) if not f.name.startswith("_")]
+    found = [(a.arg, literals(a.annotation)) for f in functions for a in [*f.args.args, *f.args.kwonlyargs]]
+    for name, members in found:
+        assert name not in NAMES or sorted(members) == sorted(NAMES[name]), name
+    assert set(NAMES) <= {name for name, _ in found}
+
+
 def test_stubs_declare_every_bound_function():
     """Names, keyword-only arguments and defaults agree."""
     ours, theirs = stubs(), bound()

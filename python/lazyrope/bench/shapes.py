@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import lazyrope
 
@@ -44,8 +44,8 @@ class Shape:
     doc_tokens: int = 1024
     heads: tuple[int, int] = (32, 8)  # query heads, KV heads
     head_dim: int = 128
-    dtype: str = "bfloat16"
-    kv_dtype: str = "bfloat16"
+    dtype: Literal["bfloat16", "float16"] = "bfloat16"
+    kv_dtype: Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"] = "bfloat16"
     page_size: int = 16
     mask: str = "full"  # full: the queries come after the context; causal: they are its last tokens
     rope: str = "llama3"

@@ -127,7 +127,7 @@ def _supported_spec(model: Any) -> AttentionSpec:
     if model.config.model_type not in MODEL_TYPES:
         known = ", ".join(MODEL_TYPES)
         raise SpecError(f'model_type = "{model.config.model_type}" is not supported; allowed are: {known}')
-    dtype = "float16" if model.dtype == torch.float16 else "bfloat16"
+    dtype = torch.float16 if model.dtype == torch.float16 else torch.bfloat16
     spec = AttentionSpec.from_hf(model.config, dtype=dtype, query_form="rotated")
     if spec.mask != "causal":
         raise SpecError(f"the model's mask is {spec.mask} (window {spec.window}); the engine supports causal only")
