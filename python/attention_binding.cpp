@@ -318,11 +318,13 @@ void bind_facts(AttentionType& type) {
                                      std::const_pointer_cast<Kernel>(kernel);
                                return result;
                              })
-      .def_property_readonly("source", [](const Attention& a) { return decode_kernel(a)->source(); })
+      .def_property_readonly("source",
+                             [](const Attention& a) { return decode_kernel(a)->source(); })
       .def(
           "ptx", [](const Attention& a) { return decode_kernel(a)->intermediate(); },
           py::call_guard<LogDelivery, py::gil_scoped_release>())
-      .def_property_readonly("cubin", [](const Attention& a) { return cubin_of(*decode_kernel(a)); })
+      .def_property_readonly("cubin",
+                             [](const Attention& a) { return cubin_of(*decode_kernel(a)); })
       .def_property_readonly(
           "registers",
           [](const Attention& a) {
@@ -428,9 +430,8 @@ void bind_compile(py::module_& module) {
          const std::optional<KernelConfig>& config, std::optional<bool> tune, bool allow_spills,
          int threads, std::optional<double> timeout, const py::object& progress,
          bool wait_for_prefill) {
-        return std::const_pointer_cast<Attention>(compile(spec, arch, config, tune, allow_spills,
-                                                          threads, timeout, progress,
-                                                          wait_for_prefill));
+        return std::const_pointer_cast<Attention>(compile(
+            spec, arch, config, tune, allow_spills, threads, timeout, progress, wait_for_prefill));
       },
       py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("config") = py::none(),
       py::arg("tune") = py::none(), py::arg("allow_spills") = false, py::arg("threads") = 0,
@@ -454,6 +455,10 @@ void bind_attention(py::module_& module) {
   AttentionType type(module, "Attention");
   bind_facts(type);
   define_handle(type);
+  define_copy(type, [](const Attention& a) {
+    return py::make_tuple(py::module_::import("lazyrope").attr("_compiled"),
+                          py::make_tuple(a.spec(), a.arch().name, a.config()));
+  });
   bind_plan(type);
   bind_plan_append(type);
   bind_calls(type);

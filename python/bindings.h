@@ -55,6 +55,16 @@ void define_value(Type& type, Arguments arguments) {
       }));
 }
 
+// Makes copies of an immutable object the object itself, and pickles it as reduced(object): a
+// function and its arguments.
+template <class Type, class Reduced>
+void define_copy(Type& type, Reduced reduced) {
+  type.def("__copy__", [](pybind11::object self) { return self; })
+      .def("__deepcopy__",
+           [](pybind11::object self, const pybind11::object& /*memo*/) { return self; })
+      .def("__reduce__", reduced);
+}
+
 // Returns the kernel's binary.
 pybind11::bytes cubin_of(const Kernel& kernel);
 

@@ -36,8 +36,12 @@ void move(const Reposition& self, const py::object& k_pool, const py::object& v_
 }  // namespace
 
 void bind_reposition(py::module_& module) {
-  py::class_<Reposition, std::shared_ptr<Reposition>>(module, "Reposition")
-      .def("__call__", &move, py::arg("k_pool"), py::arg("v_pool"), py::arg("source"),
+  py::class_<Reposition, std::shared_ptr<Reposition>> type(module, "Reposition");
+  define_copy(type, [](const Reposition& r) {
+    return py::make_tuple(py::module_::import("lazyrope").attr("_repositioned"),
+                          py::make_tuple(r.spec(), r.arch().name));
+  });
+  type.def("__call__", &move, py::arg("k_pool"), py::arg("v_pool"), py::arg("source"),
            py::arg("target"), py::kw_only(), py::arg("check") = false,
            py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
       .def_property_readonly("spec", &Reposition::spec)

@@ -61,7 +61,7 @@ from ._core import (
     rope_variants,
 )
 from ._tuning import Tuning, TuningTask, TuningTrial, TuningWorkload
-from .errors import CacheError, CompileError, DriverError, KernelFault, SpecError
+from .errors import CacheError, CompileError, DriverError, KernelFault, SpecError, StoreError
 
 __all__ = [
     "AppendCapacity",
@@ -84,6 +84,7 @@ __all__ = [
     "SpecError",
     "Step",
     "StepCapacity",
+    "StoreError",
     "TileConfig",
     "TokenSlots",
     "TokenSpans",
@@ -111,3 +112,23 @@ __all__ = [
 ]
 
 _nvrtc.register_directories()
+
+
+def _publish(names: list[str]) -> None:
+    """Makes this package the module of its classes. Pickles then name it, and not the module that defines a class."""
+    for thing in map(globals().get, names):
+        if isinstance(thing, type) and thing.__module__.startswith("lazyrope._"):
+            thing.__module__ = __name__
+
+
+def _compiled(spec: AttentionSpec, arch: str, config: KernelConfig) -> Attention:
+    """Compiles the kernels that a pickle describes. They were accepted before, whether they spill registers or not."""
+    return compile(spec, arch, config=config, allow_spills=True)
+
+
+def _repositioned(spec: AttentionSpec, arch: str) -> Reposition:
+    """Compiles the kernel that a pickle describes."""
+    return compile_reposition(spec, arch)
+
+
+_publish(__all__)

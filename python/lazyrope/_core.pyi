@@ -224,7 +224,9 @@ class CompiledKernel:
 class Attention:
     """The compiled kernels of one :class:`AttentionSpec` for one architecture, and the calls that launch them.
 
-    :func:`compile` makes it. It is immutable and may be used from several threads.
+    :func:`compile` makes it. It is immutable and may be used from several threads. A copy of it is the object itself. A
+    pickle of it holds the spec, the arch and the config, and to load it compiles the kernels or takes them from the
+    cache. The record :attr:`tuning` is not pickled.
 
     Example:
         ```python
@@ -512,6 +514,10 @@ class Attention:
     @property
     def from_cache(self) -> bool:
         """True if all kernels came from the disk cache."""
+
+    def __copy__(self) -> Attention: ...
+    def __deepcopy__(self, memo: Any, /) -> Attention: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 def compile(
     spec: AttentionSpec,

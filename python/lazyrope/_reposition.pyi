@@ -1,6 +1,6 @@
 """Describes reposition, a part of _core.pyi. This module does not exist at run time: import from lazyrope."""
 
-from typing import final
+from typing import Any, final
 
 from ._core import AppendStep, AttentionSpec, CompiledKernel, Tensor
 
@@ -9,7 +9,9 @@ class Reposition:
     """The compiled kernel that copies tokens to other slots of their pool and rotates their keys to other indices.
 
     An engine needs it if it rotates a cached document's keys again for each request, as Block-Attention (arXiv
-    2409.15355) does. :func:`compile_reposition` makes it. It is immutable and may be used from several threads.
+    2409.15355) does. :func:`compile_reposition` makes it. It is immutable and may be used from several threads. A copy
+    of it is the object itself. A pickle of it holds the spec and the arch, and to load it compiles the kernel or takes
+    it from the cache.
     """
 
     def __call__(
@@ -60,6 +62,10 @@ class Reposition:
     @property
     def kernel(self) -> CompiledKernel:
         """The kernel that :meth:`__call__` launches."""
+
+    def __copy__(self) -> Reposition: ...
+    def __deepcopy__(self, memo: Any, /) -> Reposition: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 def compile_reposition(spec: AttentionSpec, arch: str | None = None) -> Reposition:
     """Returns the kernel that copies tokens to other positions, from memory, the disk cache, or compiled.

@@ -41,6 +41,9 @@ __all__ = [
     "StoreFull",
 ]
 
+# Pickles and messages name this module, which is the public one.
+Document.__module__ = PageRun.__module__ = Stats.__module__ = __name__
+
 P = ParamSpec("P")
 Result = TypeVar("Result")
 

@@ -259,7 +259,7 @@ def bound() -> dict[str, ast.FunctionDef]:
     return found
 
 
-UNNAMED = ("__eq__", "__repr__", "__str__", "_pybind11_conduit_v1_")  # arguments, and pybind11's own functions
+UNNAMED = ("__eq__", "__repr__", "__str__", "__copy__", "__deepcopy__", "__reduce__", "_pybind11_conduit_v1_")  # arguments, and pybind11's own functions
 
 
 def literals(annotation: ast.expr | None) -> list[object]:

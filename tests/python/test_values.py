@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
 import multiprocessing
 import pickle
@@ -73,6 +74,60 @@ def test_yarn_takes_an_attention_factor(factor):
 
     assert of_spec() == pytest.approx(0.1 * math.log(32.0) + 1)
     assert of_spec(attention_factor=factor) == factor
+
+
+def kernels() -> list[object]:
+    if "emu:sm_80" not in lazyrope.archs():
+        pytest.skip("this build has no emulator")
+    spec = specs()[0]
+    config = lazyrope.configs(spec, "emu:sm_80")[1]
+    return [lazyrope.compile(spec, "emu:sm_80", config=config), lazyrope.compile_reposition(spec, "emu:sm_80")]
+
+
+def test_a_copy_of_a_kernel_is_the_kernel():
+    torch = pytest.importorskip("torch")
+    for kernel in kernels():
+        assert copy.copy(kernel) is kernel and copy.deepcopy(kernel) is kernel
+        module = torch.nn.Linear(1, 1)
+        module.kernel = kernel
+        copied = copy.deepcopy(module)
+        assert copied.kernel is kernel and copied.weight is not module.weight
+
+
+def test_a_kernel_is_compiled_again_from_its_pickle():
+    for kernel in kernels():
+        pickled = pickle.dumps(kernel)
+        lazyrope.clear_cache()
+        other = pickle.loads(pickled)
+        assert other is not kernel and type(other) is type(kernel)
+        assert (other.spec, other.arch) == (kernel.spec, kernel.arch)
+        assert repr(other) == repr(kernel)  # it names the config
+
+
+class Recorder(pickle.Unpickler):
+    """Records the names that a pickle refers to."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content))
+        self.modules: set[str] = set()
+
+    def find_class(self, module: str, name: str) -> object:
+        self.modules.add(module)
+        return super().find_class(module, name)
+
+
+def test_pickles_name_public_modules():
+    document = lazyrope.Document(0, 1)
+    records = [document, lazyrope.Segment(document, 0), lazyrope.Request(0), lazyrope.StepCapacity(1, 1, 1)]
+    records += [lazyrope.AppendCapacity(1), lazyrope.TuningWorkload(1, 1, 1, 1), lazyrope.StoreError("full")]
+    for value in [*records, *specs(), *configs(), *kernels()]:
+        recorder = Recorder(pickle.dumps(value))
+        recorder.load()
+        assert recorder.modules <= {"lazyrope", "lazyrope.errors"}, value
+    documents = pytest.importorskip("lazyrope.documents")
+    stats = Recorder(pickle.dumps(documents.Stats(*range(10))))
+    stats.load()
+    assert stats.modules == {"lazyrope.documents"}
 
 
 def test_a_worker_process_gets_the_spec():
