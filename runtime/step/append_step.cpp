@@ -91,8 +91,10 @@ AppendStep::AppendStep(std::shared_ptr<const Device> device, std::shared_ptr<con
     throw SpecError(fmt::format("capacity: tokens = {}; it must be at least 0", capacity.tokens));
   if (max_spans_ && *max_spans_ < 0)
     throw SpecError(fmt::format("capacity: spans = {}; it must be at least 0", *max_spans_));
-  memory_ = std::make_unique<DeviceBuffer>(
-      device_, static_cast<std::size_t>(std::max(1, capacity.tokens)) * sizeof(AppendRecord));
+  const std::size_t bytes =
+      static_cast<std::size_t>(std::max(1, capacity.tokens)) * sizeof(AppendRecord);
+  check_room(fmt::format("tokens = {}", capacity.tokens), bytes, *device_);
+  memory_ = std::make_unique<DeviceBuffer>(device_, bytes);
   params_.records = static_cast<AppendRecord*>(memory_->data());
   params_.capacity = capacity.tokens;
   params_.page_size = format_.page_size;

@@ -89,6 +89,7 @@ Batch::Batch(const TensorView& pages, StepCapacity capacity)
 Batch::Batch(std::shared_ptr<const Device> device, const TensorView& pages, StepCapacity capacity)
     : device_(std::move(device)), pages_(pages), capacity_(complete(capacity)) {
   length_of_ints("pages", pages, *device_);
+  check_room(to_string(capacity_), bytes_for(capacity_), *device_);
   memory_ = std::make_unique<DeviceBuffer>(device_, bytes_for(capacity_));
   staging_ = device_->staging(bytes_for(capacity_));
 }

@@ -105,6 +105,15 @@ void check_within_capacity(std::string_view what, std::int64_t count, std::int64
                     what, capacity));
 }
 
+void check_room(std::string_view capacity, std::size_t bytes, const Device& device) {
+  const std::size_t free = device.free_bytes();
+  if (bytes > free)
+    throw SpecError(
+        fmt::format("capacity: {}; it takes {} bytes of memory of {}, which has {} free: "
+                    "give a smaller capacity",
+                    capacity, bytes, device.name(), free));
+}
+
 void refuse_in_capture(std::string_view what, const Device& device, Stream stream) {
   if (device.is_capturing(stream))
     throw SpecError(

@@ -62,6 +62,8 @@ std::vector<T> host_copy(const TensorView& tensor, const Device& device, Stream 
 void check_length(std::string_view name, const TensorView& tensor, std::int64_t length,
                   const Device& device, ElementType type = ElementType::kInt32);
 void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity);
+// Checks that the device has the memory that a capacity takes. `capacity` is its text.
+void check_room(std::string_view capacity, std::size_t bytes, const Device& device);
 
 // A call that waits for the stream cannot be captured in a graph. `what` names the call.
 void refuse_in_capture(std::string_view what, const Device& device, Stream stream);

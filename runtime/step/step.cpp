@@ -53,6 +53,11 @@ StepInputs inputs_of(const StepTensors& t, int page_size) {
 
 }  // namespace
 
+std::string to_string(const StepCapacity& c) {
+  return fmt::format("requests = {}, segments = {}, query_tokens = {}, tokens_per_request = {}",
+                     c.requests, c.segments, c.query_tokens, c.tokens_per_request);
+}
+
 void check_format(const PoolFormat& format) {
   if (format.page_size < 16 || format.page_size % 16 != 0)
     throw SpecError(
@@ -78,6 +83,7 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
   check_format(format_);
   const int sms = device_->sm_count();
   const std::size_t bytes = step_bytes(shape_, config, capacity_, sms);
+  check_room(to_string(capacity_), bytes, *device_);
   memory_ = std::make_unique<StepMemory>(device_, bytes, stream);
   lay_out_step(static_cast<std::byte*>(memory_->buffer().data()), shape_, config, capacity_, sms,
                params_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "runtime/base/tensor.h"
 
@@ -13,6 +14,8 @@ struct StepCapacity {
   int query_tokens = 0;
   int tokens_per_request = 0;  // 0: query_tokens
 };
+
+std::string to_string(const StepCapacity& capacity);
 
 // The segments of all requests of a step, all int32 on the device and contiguous. Request r has
 // segments indptr[r] .. indptr[r + 1] - 1.
