@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "python/argument_checks.h"
 #include "python/bindings.h"
 
 namespace lazyrope {
@@ -16,6 +17,7 @@ struct StubText {
   const char* name;       // "compile", "Attention.plan"
   const char* signature;  // a function's signature, "name(arguments)"
   const char* text;
+  StubOverload overloads[2];  // those of a function; the rest of the array is null
 };
 
 constexpr StubText kStubTexts[] = {
@@ -35,18 +37,22 @@ void describe_function(py::handle function, const StubText& stub) {
   method->ml_doc = ::strdup(internal_text(stub).c_str());
 }
 
-void describe(py::handle object, const StubText& stub) {
-  if (PyInstanceMethod_Check(object.ptr()) != 0)
-    describe_function(PyInstanceMethod_GET_FUNCTION(object.ptr()), stub);
-  else if (PyCFunction_Check(object.ptr()) != 0)
-    describe_function(object, stub);
-  else
+void describe(py::handle object, const StubText& stub, const py::module_& module) {
+  const bool has_self = PyInstanceMethod_Check(object.ptr()) != 0;
+  const py::handle function = has_self ? PyInstanceMethod_GET_FUNCTION(object.ptr()) : object.ptr();
+  if (PyCFunction_Check(function.ptr()) == 0) {
     object.attr("__doc__") = stub.text;  // a class or a property
+    return;
+  }
+  module.attr("_bound")[stub.name] = function.attr("__doc__");  // pybind11's signature, for tests
+  describe_function(function, stub);
+  check_arguments(function, stub.name, has_self, stub.overloads, module);
 }
 
 }  // namespace
 
 void add_stub_texts(py::module_& module) {
+  module.attr("_bound") = py::dict();
   for (const StubText& text : kStubTexts) {
     py::object object = module;
     for (std::string_view rest = text.name; !rest.empty();) {
@@ -58,7 +64,7 @@ void add_stub_texts(py::module_& module) {
       if (Py_TYPE(object.ptr()) == &PyStaticMethod_Type) object = object.attr("__func__");
       rest.remove_prefix(std::min(end + 1, rest.size()));
     }
-    describe(object, text);
+    describe(object, text, module);
   }
 }
 

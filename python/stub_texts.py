@@ -1,4 +1,4 @@
-"""Writes the docstrings and signatures of the stubs (lazyrope/*.pyi) as a C++ table, for stub_texts.cpp.
+"""Writes the docstrings and signatures of the stubs (lazyrope/*.pyi) as C++ tables, for stub_texts.cpp.
 
 python stub_texts.py OUT.inc STUB.pyi...
 """
@@ -6,12 +6,15 @@ python stub_texts.py OUT.inc STUB.pyi...
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-LINE = "{{{name}, {signature}, {text}}},\n"
+LINE = "{{{name}, {signature}, {text}, {{{overloads}}}}},\n"
+PLAIN = ("int", "float", "bool", "str", "None")
+ADDRESSES = ("stream", "seed")  # the integers of 64 bits
 
 
 def plain_arguments(arguments: ast.arguments) -> str:
@@ -19,6 +22,37 @@ def plain_arguments(arguments: ast.arguments) -> str:
     for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs:
         argument.annotation = None
     return ast.unparse(arguments)
+
+
+def type_names(annotation: ast.expr) -> list[str]:
+    """Returns the names of the types in a union; "*" is any type."""
+    if isinstance(annotation, ast.BinOp):
+        return type_names(annotation.left) + type_names(annotation.right)
+    text = ast.unparse(annotation)
+    if text.startswith("Literal["):
+        assert isinstance(annotation, ast.Subscript)
+        members = getattr(annotation.slice, "elts", [annotation.slice])
+        return list(dict.fromkeys(type(ast.literal_eval(member)).__name__ for member in members))
+    return [text if text in PLAIN or text.isidentifier() else "*"]
+
+
+def rule(argument: ast.arg, is_required: bool) -> str:
+    """Returns an argument's name and types for argument_checks.cpp: "spec!=AttentionSpec", "arch=str|None"."""
+    assert argument.annotation is not None
+    names = ["address" if n == "int" and argument.arg in ADDRESSES else n for n in type_names(argument.annotation)]
+    return f"{argument.arg}{'!' if is_required else ''}={'|'.join(names)}"
+
+
+def overload_entry(node: ast.FunctionDef) -> str:
+    """Returns a function's arguments without self: as the stub has them, and as argument_checks.cpp reads them."""
+    a = node.args
+    if a.args and a.args[0].arg == "self":
+        del a.args[0]
+    missing = len(a.args) - len(a.defaults)
+    rules = [rule(argument, i < missing) for i, argument in enumerate(a.args)]
+    rules += ["/"] * bool(a.kwonlyargs)
+    rules += [rule(argument, default is None) for argument, default in zip(a.kwonlyargs, a.kw_defaults, strict=True)]
+    return f"{{{literal(ast.unparse(a))}, {literal(' '.join(rules))}}}"
 
 
 def is_marked(node: ast.FunctionDef | ast.ClassDef, *marks: str) -> bool:
@@ -33,30 +67,37 @@ def literal(text: str) -> str:
     return 'R"text(' + text + ')text"'
 
 
-def entry(name: str, signature: str, text: str) -> str:
-    return LINE.format(name=literal(name), signature=literal(signature), text=literal(text))
+def entry(name: str, signature: str, text: str, overloads: Sequence[str] = ()) -> str:
+    values = {"name": name, "signature": signature, "text": text}
+    return LINE.format(**{key: literal(value) for key, value in values.items()}, overloads=", ".join(overloads))
 
 
-def function_entry(owner: str, node: ast.FunctionDef) -> str:
+def function_entry(owner: str, nodes: list[ast.FunctionDef]) -> str:
+    """Returns the entry of a function with its overloads. Its text and signature are those of the first one."""
+    node = nodes[0]
     if is_marked(node, "property"):
         return entry(owner + node.name, "", text_of(node))
-    return entry(owner + node.name, f"{node.name}({plain_arguments(node.args)})", text_of(node))
+    first = copy.deepcopy(node)
+    signature = f"{node.name}({plain_arguments(first.args)})"
+    return entry(owner + node.name, signature, text_of(node), [overload_entry(each) for each in nodes])
 
 
 def class_entries(node: ast.ClassDef) -> Iterator[str]:
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-    named = {function.name: function for function in reversed(functions)}  # the first overload of each
-    texts = [text_of(node), text_of(named["__init__"]) if "__init__" in named else ""]
+    named: dict[str, list[ast.FunctionDef]] = {}
+    for function in functions:
+        named.setdefault(function.name, []).append(function)
+    texts = [text_of(node), text_of(named["__init__"][0]) if "__init__" in named else ""]
     yield entry(node.name, "", "\n\n".join(filter(None, texts)))
-    for name, function in named.items():
-        if text_of(function) or name == "__init__":
-            yield function_entry(node.name + ".", function)
+    for name, overloads in named.items():
+        if text_of(overloads[0]) or name == "__init__":
+            yield function_entry(node.name + ".", overloads)
 
 
 def entries(stub: str) -> Iterator[str]:
     for node in ast.parse(stub).body:
         if isinstance(node, ast.FunctionDef):
-            yield function_entry("", node)
+            yield function_entry("", [node])
         elif isinstance(node, ast.ClassDef) and not is_marked(node, "type_check_only"):
             yield from class_entries(node)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from ._checks import checked
 from ._monitor import Monitor
 from ._paging import Pages
 from .errors import InsertError, StoreError
@@ -57,6 +58,7 @@ class Document(Pages):
         """True if the document is committed and has not been evicted since."""
         return self._state is State.READY
 
+    @checked
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the document is ready.
 

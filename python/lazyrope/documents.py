@@ -23,6 +23,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 
+from ._checks import checked
 from ._core import AttentionSpec
 from ._document import Document, PageRun, State, Stats, Use
 from ._keys import Keys, int64_array
@@ -83,6 +84,7 @@ class DocumentStore:
         dtype: The pool's torch.dtype.
     """
 
+    @checked
     def __init__(
         self,
         spec: AttentionSpec,
@@ -139,14 +141,17 @@ class DocumentStore:
             f"budget={self.budget}, dtype={self.dtype}, device={str(self.device)!r})"
         )
 
+    @checked
     def k_pool(self, layer: int) -> torch.Tensor:
         """Returns a view of a layer's keys, [num_pages, page_size, kv_heads, head_dim]."""
         return self._layers[layer][0]
 
+    @checked
     def v_pool(self, layer: int) -> torch.Tensor:
         """Returns a view of a layer's values, [num_pages, page_size, kv_heads, head_dim]."""
         return self._layers[layer][1]
 
+    @checked
     def key(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> str:
         """Returns the key of a document: the hexadecimal SHA-256 of everything that decides its KV.
 
@@ -161,6 +166,7 @@ class DocumentStore:
         """
         return self._keys.key(int64_array(tokens), salt)
 
+    @checked
     def acquire(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> tuple[Document, bool]:
         """Takes a reference to the document with these tokens. :meth:`release` gives it back.
 
@@ -182,6 +188,7 @@ class DocumentStore:
         values = int64_array(tokens)
         return self._acquire(self._keys.key(values, salt), len(values))
 
+    @checked
     def reserve(
         self, documents: Sequence[Sequence[int] | torch.Tensor], num_tokens: int, *, salt: str = ""
     ) -> tuple[list[tuple[Document, bool]], PageRun]:
@@ -206,6 +213,7 @@ class DocumentStore:
         wanted = [(self._keys.key(values, salt), len(values)) for values in map(int64_array, documents)]
         return self._reserve(wanted, num_tokens)
 
+    @checked
     def lookup(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> Document | None:
         """Takes a reference to the document with these tokens if the store has it. It allocates nothing.
 
@@ -221,6 +229,7 @@ class DocumentStore:
         """
         return self._lookup(self.key(tokens, salt=salt))
 
+    @checked
     @_exclusive
     def commit(self, document: Document) -> None:
         """Marks a new document as ready. On CUDA, the work that fills its pages must be on the stream.
@@ -232,6 +241,7 @@ class DocumentStore:
         document._state = State.READY
         self._monitor.changed.notify_all()
 
+    @checked
     @_exclusive
     def abandon(self, document: Document) -> None:
         """Gives up a new document after its filling has failed.
@@ -248,6 +258,7 @@ class DocumentStore:
         del self._documents[document.key]
         self._monitor.changed.notify_all()
 
+    @checked
     @_exclusive
     def release(self, document: Document) -> None:
         """Gives one reference back.
@@ -263,6 +274,7 @@ class DocumentStore:
         document._references -= 1
         self._dereferenced(document)
 
+    @checked
     @_exclusive
     def pin(self, document: Document) -> None:
         """Protects a document from eviction, referenced or not, until :meth:`unpin` is called as often.
@@ -273,6 +285,7 @@ class DocumentStore:
         self._require_state(document, "pin", State.FILLING, State.READY)
         document._pins += 1
 
+    @checked
     @_exclusive
     def unpin(self, document: Document) -> None:
         """Removes one pin. The document may be abandoned; then the pin has no effect anyway.
@@ -285,6 +298,7 @@ class DocumentStore:
             raise StoreError(f"{document._name} is unpinned more often than it was pinned")
         document._pins -= 1
 
+    @checked
     @contextmanager
     def use(
         self, tokens: Sequence[int] | torch.Tensor, fill: Callable[[Document], None], *, salt: str = ""
@@ -324,6 +338,7 @@ class DocumentStore:
         finally:
             self._end(use)
 
+    @checked
     @_exclusive
     def allocate(self, num_tokens: int) -> PageRun:
         """Takes private pages under the same budget, until :meth:`free`.
@@ -341,6 +356,7 @@ class DocumentStore:
         self._runs.add(run)
         return run
 
+    @checked
     @_exclusive
     def free(self, run: PageRun) -> None:
         """Frees private pages.
@@ -363,6 +379,7 @@ class DocumentStore:
         """Evicts every document that is ready, unreferenced and unpinned."""
         self._evict(list(self._evictable()))
 
+    @checked
     @_exclusive
     def count_copied(self, num_bytes: int) -> None:
         """Adds to :attr:`Stats.bytes_copied` the bytes of KV that a caller copied instead of sharing them."""

@@ -14,19 +14,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
+from ._checks import checked
 from ._core import AttentionSpec, Batch
-from ._overloads import bound, only, step_tensors
+from ._overloads import Ints, bound, check_format, check_ints, check_tensor, check_type, ints, only, step_tensors
 from .errors import SpecError
 
 __all__ = ["EagerAppendStep", "EagerAttention", "EagerReposition", "EagerStep", "compile", "compile_reposition"]
 
-Tensor = Any
-Ints = list[int]
+if TYPE_CHECKING:
+    Tensor = Any
+else:
+    Tensor = torch.Tensor
 
 # The most scores that are computed at once: rows x keys x heads.
 MAX_SCORES = 1 << 25
@@ -103,24 +106,6 @@ def _scatter(pool: Tensor, layout: str, page: Tensor, slot: Tensor, rows: Tensor
         _bits(pool)[page, :, slot] = rows
 
 
-def _check_ints(name: str, tensor: Tensor, dtype: Any = torch.int32) -> None:
-    if tensor.dtype != dtype or tensor.dim() != 1:
-        wanted = str(dtype).removeprefix("torch.")
-        raise SpecError(f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be {wanted} and one-dimensional")
-
-
-def _ints(name: str, tensor: Tensor) -> Ints:
-    _check_ints(name, tensor)
-    return [int(value) for value in tensor.tolist()]
-
-
-def _check_format(page_size: int, layout: str) -> None:
-    if page_size < 16 or page_size % 16:
-        raise SpecError(f"page_size = {page_size}; it must be a positive multiple of 16")
-    if layout not in ("NHD", "HND"):
-        raise SpecError(f'layout = "{layout}"; it must be "NHD" or "HND"')
-
-
 @dataclass
 class _Segment:
     base: int
@@ -140,7 +125,7 @@ class EagerStep:
     """A step for :class:`EagerAttention`, like :class:`lazyrope.Step`. It has no capacity."""
 
     def __init__(self, page_size: int, layout: str) -> None:
-        _check_format(page_size, layout)
+        check_format(page_size, layout)
         self.page_size = page_size
         self.layout = layout
         self.num_tokens = 0
@@ -164,15 +149,18 @@ class EagerStep:
     ) -> None: ...
     @overload
     def update(self, batch: Batch, *, check: bool = False, stream: int | None = None) -> None: ...
+    @checked
     def update(self, *given: Any, check: bool = False, stream: int | None = None, **named: Any) -> None:
         """Refills the step, as :meth:`lazyrope.Step.update` does: with device tensors, or with a batch alone.
 
         ``check`` and ``stream`` are ignored.
         """
         q_indptr, q_position, segments, pages = step_tensors(given, named)
-        rows, spans = _ints("q_indptr", q_indptr), _ints("segments.indptr", segments.indptr)
-        bases, lengths = _ints("segments.base", segments.base), _ints("segments.length", segments.length)
-        _check_ints("segments.first_page", segments.first_page)
+        for name, tensor in (("q_position", q_position), ("pages", pages), ("segments.start", segments.start)):
+            check_tensor(name, tensor)
+        rows, spans = ints("q_indptr", q_indptr), ints("segments.indptr", segments.indptr)
+        bases, lengths = ints("segments.base", segments.base), ints("segments.length", segments.length)
+        check_ints("segments.first_page", segments.first_page)
         self.tokens = _tokens(lengths, segments.first_page, segments.lead, pages, self.page_size)
         base: Tensor = segments.base
         self.key_positions = (base.long() + segments.start)[self.tokens.run] + self.tokens.offset
@@ -203,7 +191,7 @@ class EagerAppendStep:
     """
 
     def __init__(self, capacity: AppendCapacity, page_size: int, layout: str) -> None:
-        _check_format(page_size, layout)
+        check_format(page_size, layout)
         self.capacity = capacity
         self.page_size = page_size
         self.layout = layout
@@ -217,6 +205,7 @@ class EagerAppendStep:
     def update(self, spans: TokenSpans, pages: Tensor, *, check: bool = False, stream: int | None = None) -> None: ...
     @overload
     def update(self, slots: TokenSlots, *, check: bool = False, stream: int | None = None) -> None: ...
+    @checked
     def update(self, *given: Any, check: bool = False, stream: int | None = None, **named: Any) -> None:
         """Refills the step, as :meth:`lazyrope.AppendStep.update` does: with spans and pages, or with slots alone.
 
@@ -230,12 +219,14 @@ class EagerAppendStep:
             self._update_spans(*bound(("spans", "pages"), given, named, message))
 
     def _update_spans(self, spans: TokenSpans, pages: Tensor) -> None:
-        indptr = _ints("spans.indptr", spans.indptr)
+        check_type("spans", spans, TokenSpans)
+        check_tensor("pages", pages)
+        indptr = ints("spans.indptr", spans.indptr)
         self._check_capacity(indptr[-1])
-        _check_ints("spans.start", spans.start)
-        _check_ints("spans.first_page", spans.first_page)
+        check_ints("spans.start", spans.start)
+        check_ints("spans.first_page", spans.first_page)
         if spans.lead is not None:
-            _check_ints("spans.lead", spans.lead)
+            check_ints("spans.lead", spans.lead)
         counts = [end - begin for begin, end in pairwise(indptr)]
         tokens = _tokens(counts, spans.first_page, spans.lead, pages, self.page_size)
         start: Tensor = spans.start
@@ -248,7 +239,7 @@ class EagerAppendStep:
         slot_mapping: Tensor = slots.slot_mapping
         index: Tensor = slots.index
         for name, tensor in (("slots.slot_mapping", slot_mapping), ("slots.index", index)):
-            _check_ints(name, tensor, torch.int64)
+            check_ints(name, tensor, torch.int64)
         if len(index) != len(slot_mapping):
             raise SpecError(f"slots.index has {len(index)} elements; it must have {len(slot_mapping)}")
         self._check_capacity(len(slot_mapping))
@@ -353,6 +344,7 @@ class EagerAttention(_RopeAttention):
         check: bool = False,
         stream: int | None = None,
     ) -> EagerStep: ...
+    @checked
     def plan(
         self,
         *given: Any,
@@ -371,6 +363,7 @@ class EagerAttention(_RopeAttention):
         step.update(*given, **named)
         return step
 
+    @checked
     def __call__(
         self,
         q: Tensor,
@@ -498,6 +491,7 @@ class EagerAttention(_RopeAttention):
         check: bool = False,
         stream: int | None = None,
     ) -> EagerAppendStep: ...
+    @checked
     def plan_append(
         self,
         *given: Any,
@@ -516,6 +510,7 @@ class EagerAttention(_RopeAttention):
         step.update(*given, **named)
         return step
 
+    @checked
     def append(
         self,
         k: Tensor,
@@ -553,6 +548,7 @@ class EagerReposition(_RopeAttention):
         if spec.kv_dtype != spec.dtype:
             raise SpecError(f'kv_dtype = "{spec.kv_dtype}": reposition would round keys of 8 bits once more')
 
+    @checked
     def __call__(
         self,
         k_pool: Tensor,
@@ -578,6 +574,7 @@ class EagerReposition(_RopeAttention):
         _scatter(v_pool, target.layout, target.page, target.slot, v)
 
 
+@checked
 def compile(spec: AttentionSpec) -> EagerAttention:
     """Returns the attention of a spec in plain PyTorch.
 
@@ -587,6 +584,7 @@ def compile(spec: AttentionSpec) -> EagerAttention:
     return EagerAttention(spec)
 
 
+@checked
 def compile_reposition(spec: AttentionSpec) -> EagerReposition:
     """Returns the reposition of a spec in plain PyTorch.
 

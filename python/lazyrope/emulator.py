@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from . import _core
+from ._checks import checked
 from .errors import SpecError
 
 __all__ = ["Profile", "ProfileLine", "options", "profile"]
@@ -79,6 +80,7 @@ class Profile:
         return self._counts.table()
 
 
+@checked
 @contextmanager
 def options(
     *, seed: int | None = None, races: bool | None = None, resident_threads: int | None = None
@@ -107,6 +109,7 @@ def options(
         yield
 
 
+@checked
 @contextmanager
 def profile() -> Iterator[Profile]:
     """Counts the memory accesses of this process's kernels in the emulator, for the duration of the ``with`` statement.

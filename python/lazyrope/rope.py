@@ -12,16 +12,19 @@ All functions but :func:`none` take these two arguments:
 
 from __future__ import annotations
 
+from ._checks import checked
 from ._core import Rope
 
 __all__ = ["Rope", "gptj", "linear", "llama3", "neox", "none", "yarn"]
 
 
+@checked
 def none() -> Rope:
     """Returns the variant without rotation."""
     return Rope("none", 0, {})
 
 
+@checked
 def neox(theta: float = 10000.0, *, rotary_dim: int | None = None, attention_factor: float = 1.0) -> Rope:
     """Returns RoPE in GPT-NeoX's pairing, as Llama, Qwen and Mistral have it.
 
@@ -36,6 +39,7 @@ def neox(theta: float = 10000.0, *, rotary_dim: int | None = None, attention_fac
     return _rope("neox", rotary_dim, attention_factor, theta=theta)
 
 
+@checked
 def gptj(theta: float = 10000.0, *, rotary_dim: int | None = None, attention_factor: float = 1.0) -> Rope:
     """Returns RoPE in the pairing of RoFormer (arXiv 2104.09864), as GPT-J, GLM and Cohere have it.
 
@@ -49,6 +53,7 @@ def gptj(theta: float = 10000.0, *, rotary_dim: int | None = None, attention_fac
     return _rope("gptj", rotary_dim, attention_factor, theta=theta)
 
 
+@checked
 def linear(
     theta: float = 10000.0, *, factor: float, rotary_dim: int | None = None, attention_factor: float = 1.0
 ) -> Rope:
@@ -63,6 +68,7 @@ def linear(
     return _rope("linear", rotary_dim, attention_factor, theta=theta, factor=factor)
 
 
+@checked
 def llama3(
     theta: float = 500000.0,
     *,
@@ -100,6 +106,7 @@ def llama3(
     )
 
 
+@checked
 def yarn(
     theta: float = 10000.0,
     *,

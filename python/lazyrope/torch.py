@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ._core import AppendStep, Attention, Step
 from ._handles import exported, find
+from ._overloads import check_type
 from .errors import SpecError
 
 __all__ = ["append", "attend"]
@@ -93,7 +94,7 @@ def attend(
         SpecError: As in ``kernel(...)``; or lse is given without out; or an input requires a gradient.
         DriverError: A call of the driver failed.
     """
-    _refuse_gradients(q, k_pool, v_pool)
+    _check(kernel, step, Step, q=q, k_pool=k_pool, v_pool=v_pool)
     if out is not None:
         torch.ops.lazyrope.attend_out(
             q, k_pool, v_pool, _handle(kernel), _handle(step), out, lse, sinks, k_scale, v_scale
@@ -134,7 +135,7 @@ def append(
         SpecError: As in ``kernel.append(...)``; or an input requires a gradient.
         DriverError: A call of the driver failed.
     """
-    _refuse_gradients(k, v, k_pool, v_pool)
+    _check(kernel, step, AppendStep, k=k, v=v, k_pool=k_pool, v_pool=v_pool)
     torch.ops.lazyrope.append(k, v, k_pool, v_pool, _handle(kernel), _handle(step), k_scale, v_scale)
 
 
@@ -142,12 +143,17 @@ def _handle(thing: Attention | Step | AppendStep) -> int:
     return exported(thing.handle) if torch.compiler.is_exporting() else thing.handle
 
 
-def _refuse_gradients(*tensors: Tensor) -> None:
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        raise SpecError(
-            "a tensor requires a gradient, and lazyrope has no backward: call it under torch.no_grad() or "
-            "torch.inference_mode(), or give what detach() returns"
-        )
+def _check(kernel: Attention, step: Step | AppendStep, kind: type, **tensors: Tensor) -> None:
+    """Refuses objects of other types, and tensors that require a gradient. torch.compile traces it."""
+    check_type("kernel", kernel, Attention)
+    check_type("step", step, kind)
+    for name, tensor in tensors.items():
+        check_type(name, tensor, Tensor)
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise SpecError(
+                f"{name} requires a gradient, and lazyrope has no backward: call it under torch.no_grad() or "
+                "torch.inference_mode(), or give what detach() returns"
+            )
 
 
 def _attend(

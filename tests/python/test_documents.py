@@ -12,6 +12,7 @@ from typing import Any
 import lazyrope
 import pytest
 import torch
+from lazyrope._keys import Keys, int64_array
 from lazyrope.documents import Document, DocumentStore, DocumentTooLarge, InsertError, Stats, StoreError, StoreFull
 
 from tests.support.stores import LAYERS, PAGE, PAGE_BYTES, SPEC, document_tokens, holds, make_store, pools, write
@@ -168,8 +169,8 @@ def test_keys_depend_on_the_key_form():
     names = ("head_dim", "num_kv_heads", "dtype", "kv_dtype", "rope", "key_form")
     local = SimpleNamespace(**{name: getattr(spec, name) for name in names})
     raw = SimpleNamespace(**vars(local) | {"key_form": "raw"})
-    options = dict(num_layers=2, budget="1M", device="cpu")
-    ours, same, other = (DocumentStore(each, **options).key(A) for each in (spec, local, raw))
+    keys = (Keys(each, 2, "", torch.bfloat16) for each in (spec, local, raw))
+    ours, same, other = (key.key(int64_array(A), "") for key in keys)
     assert ours == same != other
 
 

@@ -237,29 +237,25 @@ def stubs() -> dict[str, ast.FunctionDef]:
 
 
 def bound() -> dict[str, ast.FunctionDef]:
-    """Returns the functions and methods with the signatures in pybind11's error for an unknown argument."""
+    """Returns the functions and methods with pybind11's signatures, the first of overloads.
+
+    The extension keeps those that it has replaced by the stubs' in ``_bound``.
+    """
     found = {}
-    classes = {name: cls for name, cls in vars(_core).items() if isinstance(cls, type)}
-    spaces = [("", vars(_core)), *((f"{name}.", vars(cls)) for name, cls in classes.items())]
+    spaces = [("", _core), *((f"{name}.", cls) for name, cls in vars(_core).items() if isinstance(cls, type))]
     for prefix, space in spaces:
-        for name, member in space.items():
-            if isinstance(member, staticmethod):
-                member = member.__func__
+        for name, member in vars(space).items():
+            member = getattr(member, "__func__", member)
             if type(member).__name__ not in ("instancemethod", "builtin_function_or_method") or name in UNNAMED:
                 continue
-            with pytest.raises(TypeError) as error:
-                cls = classes.get(prefix[:-1])
-                call = cls if name == "__init__" else member
-                call(*([cls.__new__(cls)] if name == "__setstate__" else []), no_such_argument=0)
-            if "No constructor defined" in str(error.value):
-                continue
-            signature = re.search(r"^    1\. [\w.]*(\(.*)$", str(error.value), flags=re.MULTILINE)
-            assert signature, error.value
-            (found[prefix + name],) = ast.parse(f"def {name}{signature[1]}: ...").body
+            text = _core._bound.get(prefix + name, member.__doc__)
+            if text and (signature := re.search(rf"^(?:1\. )?{name}(\((?!\*args).*)$", text, flags=re.MULTILINE)):
+                (found[prefix + name],) = ast.parse(f"def {name}{signature[1]}: ...").body
     return found
 
 
-UNNAMED = ("__eq__", "__repr__", "__str__", "__copy__", "__deepcopy__", "__reduce__", "_pybind11_conduit_v1_")  # arguments, and pybind11's own functions
+# Functions without names of arguments, and pybind11's own.
+UNNAMED = ("__eq__", "__repr__", "__str__", "__copy__", "__deepcopy__", "__reduce__", "_pybind11_conduit_v1_")
 
 
 def literals(annotation: ast.expr | None) -> list[object]:
