@@ -18,7 +18,7 @@ namespace py = pybind11;
 // position.
 using FastCall = PyObject* (*)(PyObject*, PyObject* const*, std::size_t, PyObject*);
 
-struct Parameter {
+struct CheckedParameter {
   PyObject* name = nullptr;  // interned, so that most comparisons are of pointers
   bool is_required = false;
   bool takes_any = false;
@@ -27,7 +27,7 @@ struct Parameter {
 };
 
 struct Overload {
-  std::vector<Parameter> parameters;
+  std::vector<CheckedParameter> parameters;
   std::size_t by_position = 0;  // the number of parameters that may be given by position
 };
 
@@ -70,9 +70,9 @@ PyTypeObject* type_named(const std::string& name, const py::module_& scope) {
   return reinterpret_cast<PyTypeObject*>(py::object(scope.attr(name.c_str())).ptr());
 }
 
-Parameter parameter_of(std::string_view rule, const py::module_& scope) {
+CheckedParameter parameter_of(std::string_view rule, const py::module_& scope) {
   const std::size_t end = rule.find('=');
-  Parameter parameter;
+  CheckedParameter parameter;
   parameter.is_required = rule[end - 1] == '!';
   const std::string name(rule.substr(0, end - (parameter.is_required ? 1 : 0)));
   parameter.name = PyUnicode_InternFromString(name.c_str());
@@ -107,7 +107,7 @@ bool is_32_bits(PyObject* number) {
 }
 
 // Returns true if the value certainly is of the parameter's type.
-bool accepts(const Parameter& parameter, PyObject* value) {
+bool accepts(const CheckedParameter& parameter, PyObject* value) {
   if (parameter.takes_any) return true;
   for (const PyTypeObject* type : parameter.types) {
     if (Py_TYPE(value) != type) continue;
@@ -116,7 +116,8 @@ bool accepts(const Parameter& parameter, PyObject* value) {
   return false;
 }
 
-const Parameter* parameter_named(const Overload& overload, std::size_t begin, PyObject* name) {
+const CheckedParameter* parameter_named(const Overload& overload, std::size_t begin,
+                                        PyObject* name) {
   const auto& all = overload.parameters;
   for (std::size_t i = begin; i < all.size(); ++i)
     if (all[i].name == name) return &all[i];
@@ -135,7 +136,7 @@ bool takes(const Overload& overload, const Arguments& given) {
     if (overload.parameters[i].is_required) ++required;
   for (std::size_t i = 0; i < given.by_name(); ++i) {
     PyObject* name = PyTuple_GET_ITEM(given.names, static_cast<Py_ssize_t>(i));
-    const Parameter* parameter = parameter_named(overload, given.by_position, name);
+    const CheckedParameter* parameter = parameter_named(overload, given.by_position, name);
     if (parameter == nullptr || !accepts(*parameter, given.values[given.by_position + i]))
       return false;
     if (parameter->is_required) --required;

@@ -126,6 +126,7 @@ lazyrope_fail_if_missing()
 # pip installs build requirements into a folder with another name each time. Their headers are copied to the build tree,
 # so that files that were compiled with them are not compiled again.
 lazyrope_copy_headers(${CudaHeaders_CUDA_DIR} cuda_headers cuda.h)
+lazyrope_copy_headers(${CudaHeaders_CUDA_DIR} cuda_headers cuda_occupancy.h) # for a test
 lazyrope_copy_headers(${CudaHeaders_NVRTC_DIR} cuda_headers nvrtc.h)
 lazyrope_copy_headers(${CudaHeaders_DLPACK_DIR} cuda_headers dlpack/dlpack.h)
 add_library(lazyrope_cuda_headers INTERFACE)
