@@ -35,7 +35,8 @@ test: build-tests layers $(VENV)/.rag  ## the tests: C++, Python (on a GPU, or s
 test-cpp:
 	@echo "C++ tests: $(BUILD)/ctest.log"
 	@ctest --test-dir $(BUILD) --output-on-failure -j$$(nproc) > $(BUILD)/ctest.log 2>&1 || { cat $(BUILD)/ctest.log; exit 1; }
-	@grep -E 'tests passed|Total Test time' $(BUILD)/ctest.log
+	@sed -n '/ tests passed, /p; /^Total Test time/p' $(BUILD)/ctest.log
+	@echo "$$(grep -c '^[[:space:]].* (Skipped)$$' $(BUILD)/ctest.log) tests were skipped"
 
 test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
