@@ -405,6 +405,12 @@ class TestCommand:
         with pytest.raises(SystemExit, match="needs torch, tabulate, tqdm: pip install torch tabulate tqdm"):
             bench.main(["decode"])
 
+    def test_a_file_that_cannot_be_written_is_refused_before_measuring(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(bench, "Timer", lambda rounds: pytest.fail("the benchmark began"))
+        for file in ("/nonexistent/figures.json", str(tmp_path)):
+            with pytest.raises(SystemExit, match=f"cannot write {file}"):
+                bench.main(["decode", "--json", file])
+
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
     def test_a_missing_gpu_is_named(self):
         with pytest.raises(SystemExit, match="needs a GPU that PyTorch can use"):

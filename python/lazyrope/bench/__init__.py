@@ -108,6 +108,14 @@ def require_packages() -> None:
         sys.exit(f"lazyrope bench needs {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
+def check_output(file: Path | None) -> None:
+    """Exits before anything is measured if the file cannot be written."""
+    if file is None:
+        return
+    if file.is_dir() or not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        sys.exit(f"lazyrope bench: cannot write {file}")
+
+
 def write(result: dict[str, Any], file: Path | None) -> None:
     if file:
         file.write_text(json.dumps(result, indent=1) + "\n")
@@ -116,6 +124,7 @@ def write(result: dict[str, Any], file: Path | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser()
     options = parser.parse_args(arguments)
+    check_output(options.json)
     require_packages()
     from tqdm import tqdm
 
