@@ -60,8 +60,7 @@ PYBIND11_MODULE(_core, module) {
   });
   module.def("open_metrics", [] { return lazyrope::Engine::get().counters().open_metrics(); });
   module.def(
-      "doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); },
-      py::call_guard<lazyrope::LogDelivery>());
+      "doctor", [] { return lazyrope::doctor().text(); }, py::call_guard<lazyrope::LogDelivery>());
   lazyrope::add_stub_texts(module);
 }
 

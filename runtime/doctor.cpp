@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "cache/error.h"
 #include "codegen/error.h"
+#include "codegen/nearest_name.h"
 #include "runtime/base/error.h"
 #include "runtime/base/version.h"
 #include "runtime/driver/context.h"
@@ -102,6 +105,8 @@ Json value_of(const ConfigVariable& variable) {
   return variable.value ? Json(*variable.value) : Json(nullptr);
 }
 
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
 // Reports the environment as it was read: a variable that was set later has no effect.
 Json environment_facts(const Config& config) {
   const std::vector<ConfigVariable> now = config_variables();
@@ -112,10 +117,21 @@ Json environment_facts(const Config& config) {
     facts.push_back({{"name", variable.name},
                      {"value", value_of(variable)},
                      {"now", value_of(now[i])},
+                     {"fault", text_or_null(variable.fault)},
                      {"default", variable.default_value},
                      {"meaning", variable.meaning},
                      {"allowed", variable.allowed}});
   }
+  return facts;
+}
+
+// Reports variables that are likely misspelt: lazyrope does not read them.
+Json unknown_variable_facts() {
+  std::vector<std::string> known;
+  for (const ConfigVariable& variable : config_variables()) known.push_back(variable.name);
+  Json facts = Json::array();
+  for (const std::string& name : unknown_variables())
+    facts.push_back({{"name", name}, {"nearest", text_or_null(nearest_name(name, known))}});
   return facts;
 }
 
@@ -187,7 +203,18 @@ void append_environment(const Json& environment, std::string& text) {
     const bool changed = variable["now"] != variable["value"];
     text += fmt::format("  {:<26} {}{}\n", value_text(variable["name"]), value,
                         changed ? fmt::format("; now {}, too late for this process", now) : "");
+    if (!variable["fault"].is_null())
+      text += fmt::format("    {}\n", value_text(variable["fault"]));
   }
+}
+
+void append_unknown_variables(const Json& variables, std::string& text) {
+  for (const Json& variable : variables)
+    text +=
+        fmt::format("  {:<26} unknown: lazyrope does not read it{}\n", value_text(variable["name"]),
+                    variable["nearest"].is_null()
+                        ? ""
+                        : fmt::format(" (did you mean {}?)", value_text(variable["nearest"])));
 }
 
 }  // namespace
@@ -199,10 +226,29 @@ std::string Diagnosis::text() const {
   append_emulator(facts["emulator"], text);
   append_cache(facts["cache"], text);
   append_environment(facts["environment"], text);
+  append_unknown_variables(facts["unknown_variables"], text);
   std::vector<std::string> names;
   for (const Json& arch : facts["archs"]) names.push_back(arch);
   text += fmt::format("compiles for: {}\n", fmt::join(names, ", "));
   return text;
+}
+
+std::vector<std::string> Diagnosis::variable_faults() const {
+  std::vector<std::string> faults;
+  for (const Json& variable : facts["environment"])
+    if (!variable["fault"].is_null()) faults.push_back(variable["fault"]);
+  return faults;
+}
+
+Diagnosis doctor() {
+  try {
+    return doctor(Engine::get());
+  } catch (const SpecError&) {
+    Config config = Config::from_environment_or_defaults();
+    config.nvrtc_directories = nvrtc_directories();
+    Engine engine(std::move(config));
+    return doctor(engine);
+  }
 }
 
 Diagnosis doctor(Engine& engine) {
@@ -213,6 +259,7 @@ Diagnosis doctor(Engine& engine) {
   diagnosis.facts["emulator"] = emulator_facts(engine.config());
   diagnosis.facts["cache"] = cache_facts(engine);
   diagnosis.facts["environment"] = environment_facts(engine.config());
+  diagnosis.facts["unknown_variables"] = unknown_variable_facts();
   diagnosis.facts["archs"] = compilable_archs();
   return diagnosis;
 }

@@ -17,9 +17,13 @@ namespace {
 constexpr const char* kDoctorFooter =
     R"(Run this when a kernel cannot be compiled or launched. The command prints every path where
 it looked for NVRTC, the driver and its GPUs, the emulator's C++ compiler, the cache, and the
-environment variables that lazyrope reads.
---json prints an object: version, nvrtc, driver, emulator, cache, environment, archs.
-Exit codes: 0 if there is an NVRTC or a usable cached kernel, 1 if there is neither, 2 wrong usage.
+environment variables that lazyrope reads. It runs whatever they hold: it shows why a value cannot be
+used, and goes on with the default. It also names the variables LAZYROPE_* that lazyrope does not
+read.
+--json prints an object: version, nvrtc, driver, emulator, cache, environment, unknown_variables,
+archs.
+Exit codes: 0 if there is an NVRTC or a usable cached kernel, 1 if there is neither or if a
+variable's value cannot be used, 2 wrong usage.
 
 Example:
   lazyrope doctor --json | jq .nvrtc.path)";
@@ -34,9 +38,12 @@ bool has_cached_kernel(const OrderedJson& cache) {
 }
 
 int run_doctor(const DoctorOptions& options) {
-  Engine engine(config_with_cache(options.cache));
+  Engine engine(config_for_doctor(options.cache));
   const Diagnosis diagnosis = doctor(engine);
   print(options.json ? json_text(diagnosis.facts) : diagnosis.text());
+  const std::vector<std::string> faults = diagnosis.variable_faults();
+  for (const std::string& fault : faults) fmt::print(stderr, "lazyrope: {}\n", fault);
+  if (!faults.empty()) return 1;
   if (!diagnosis.facts["nvrtc"].contains("missing") || has_cached_kernel(diagnosis.facts["cache"]))
     return 0;
   fmt::print(

@@ -27,6 +27,19 @@ const Arch& current_gpu_arch() {
   }
 }
 
+// Returns the lookup of the process's environment with another LAZYROPE_CACHE_DIR, if one is given.
+EnvironmentLookup lookup_with_cache(const std::string& directory) {
+  return [directory](const char* name) {
+    const bool given = !directory.empty() && std::string_view(name) == "LAZYROPE_CACHE_DIR";
+    return given ? directory : process_environment(name);
+  };
+}
+
+Config with_nvrtc_directories(Config config) {
+  config.nvrtc_directories = installed_nvrtc_directories();
+  return config;
+}
+
 }  // namespace
 
 void add_json_option(CLI::App& app, bool& json) { app.add_flag("--json", json, "Print JSON"); }
@@ -45,12 +58,11 @@ void add_cache_option(CLI::App& app, std::string& directory) {
 }
 
 Config config_with_cache(const std::string& directory) {
-  Config config = Config::from_environment([&](const char* name) {
-    const bool given = !directory.empty() && std::string_view(name) == "LAZYROPE_CACHE_DIR";
-    return given ? directory : process_environment(name);
-  });
-  config.nvrtc_directories = installed_nvrtc_directories();
-  return config;
+  return with_nvrtc_directories(Config::from_environment(lookup_with_cache(directory)));
+}
+
+Config config_for_doctor(const std::string& directory) {
+  return with_nvrtc_directories(Config::from_environment_or_defaults(lookup_with_cache(directory)));
 }
 
 Config config_with_out(const std::string& directory) {

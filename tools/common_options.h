@@ -22,6 +22,9 @@ Config config_with_cache(const std::string& directory);
 
 // Returns the same with the directory of --out, which may not be empty. Throws UsageError.
 Config config_with_out(const std::string& directory);
+// Returns the same with the default in place of each variable's bad value.
+Config config_for_doctor(const std::string& directory);
+
 
 // Returns the names that --arch takes: "sm_80, sm_86, ...".
 std::string arch_names();

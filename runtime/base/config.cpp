@@ -1,14 +1,17 @@
 #include "runtime/base/config.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "codegen/error.h"
 
@@ -195,6 +198,30 @@ constexpr Variable kVariables[] = {
      }},
 };
 
+// Returns why the variable cannot have this value, or an empty text.
+std::string fault_of(const Variable& variable, const std::string& text) {
+  try {
+    Config scratch;
+    if (variable.read(scratch, text)) return "";
+  } catch (const SpecError& error) {
+    return fmt::format("{}='{}': {}", variable.name, text, error.what());
+  }
+  return fmt::format("{}='{}' is not allowed: give {}, or unset it for the default ({})",
+                     variable.name, text, variable.allowed, variable.default_value);
+}
+
+// Returns a config with the values of the variables that have no fault.
+Config config_of(const EnvironmentLookup& lookup, std::vector<ConfigVariable> variables) {
+  Config config;
+  config.cache_dir = default_cache_dir(lookup);
+  config.environment = std::move(variables);
+  for (std::size_t i = 0; i < config.environment.size(); ++i) {
+    const ConfigVariable& variable = config.environment[i];
+    if (variable.value && variable.fault.empty()) kVariables[i].read(config, *variable.value);
+  }
+  return config;
+}
+
 }  // namespace
 
 std::string_view to_string(CachePolicy policy) {
@@ -207,18 +234,14 @@ std::optional<std::string> process_environment(const char* name) {
 }
 
 Config Config::from_environment(const EnvironmentLookup& lookup) {
-  Config config;
-  config.cache_dir = default_cache_dir(lookup);
-  config.environment = config_variables(lookup);
-  for (const Variable& variable : kVariables) {
-    const auto text = non_empty(lookup, variable.name);
-    if (text && !variable.read(config, *text)) {
-      throw SpecError(
-          fmt::format("{}='{}' is not allowed: give {}, or unset it for the default ({})",
-                      variable.name, *text, variable.allowed, variable.default_value));
-    }
-  }
-  return config;
+  std::vector<ConfigVariable> variables = config_variables(lookup);
+  for (const ConfigVariable& variable : variables)
+    if (!variable.fault.empty()) throw SpecError(variable.fault);
+  return config_of(lookup, std::move(variables));
+}
+
+Config Config::from_environment_or_defaults(const EnvironmentLookup& lookup) {
+  return config_of(lookup, config_variables(lookup));
 }
 
 std::vector<ConfigVariable> config_variables(const EnvironmentLookup& lookup) {
@@ -226,8 +249,22 @@ std::vector<ConfigVariable> config_variables(const EnvironmentLookup& lookup) {
   for (const Variable& row : kVariables) {
     rows.push_back(
         {row.name, row.meaning, row.allowed, row.default_value, non_empty(lookup, row.name)});
+    if (rows.back().value) rows.back().fault = fault_of(row, *rows.back().value);
   }
   return rows;
+}
+
+std::vector<std::string> unknown_variables() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (name.starts_with("LAZYROPE_") &&
+        std::ranges::find(kVariables, name, &Variable::name) == std::end(kVariables))
+      names.emplace_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 }  // namespace lazyrope

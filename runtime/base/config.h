@@ -34,6 +34,7 @@ struct ConfigVariable {
   std::string allowed;
   std::string default_value;
   std::optional<std::string> value;  // as set in the environment
+  std::string fault = {};            // why the value cannot be used; empty: it can
 };
 
 // The settings that do not depend on a kernel. Plain data: an Engine copies it, so later changes
@@ -58,10 +59,18 @@ struct Config {
   // Reads the variables that config_variables() lists; an empty value counts as not set. Throws
   // SpecError for a bad value.
   static Config from_environment(const EnvironmentLookup& lookup = process_environment);
+
+  // Reads the same, and leaves the default in place of a bad value. `environment` has the faults.
+  // Doctor uses it, because it must run whatever the variables hold.
+  static Config from_environment_or_defaults(const EnvironmentLookup& lookup = process_environment);
 };
 
 // Returns a row for each environment variable that lazyrope reads, for `lazyrope doctor` and the
 // README.
 std::vector<ConfigVariable> config_variables(const EnvironmentLookup& lookup = process_environment);
+
+// Returns the names in the process's environment that begin with LAZYROPE_ and that lazyrope does
+// not read, in alphabetical order.
+std::vector<std::string> unknown_variables();
 
 }  // namespace lazyrope

@@ -129,6 +129,8 @@ void set_nvrtc_directories(std::vector<std::string> directories) {
   package_directories() = std::move(directories);
 }
 
+const std::vector<std::string>& nvrtc_directories() { return package_directories(); }
+
 std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& requests,
                                               const EngineOptions& options) {
   const std::vector<Job> jobs = jobs_of(requests);

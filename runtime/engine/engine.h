@@ -170,5 +170,6 @@ class Engine {
 // Sets the lib directories of NVIDIA's Python packages. The process's engine uses them if they are
 // set before it is made.
 void set_nvrtc_directories(std::vector<std::string> directories);
+const std::vector<std::string>& nvrtc_directories();
 
 }  // namespace lazyrope

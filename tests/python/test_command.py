@@ -15,8 +15,10 @@ import lazyrope
 import pytest
 
 from tests.support.command import (
+    ARCH,
     KERNELS,
     MISSING_NVRTC,
+    SPEC,
     environment,
     flip_last_byte,
     nvidia_packages,
@@ -26,41 +28,7 @@ from tests.support.command import (
     write_config,
 )
 
-ARCH = "sm_90a"
-SPEC = "--head-dim 64 --q-heads 6 --kv-heads 2 --rope neox --rope-param theta=10000".split()
-
 Run = Callable[..., subprocess.CompletedProcess]
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def run(command: str, cache: Path) -> Run:
-    """Returns a function that runs the command with the test's own cache."""
-
-    def run_here(*arguments: object, **options: object) -> subprocess.CompletedProcess:
-        return run_command(command, *arguments, **{"LAZYROPE_CACHE_DIR": cache} | options)
-
-    return run_here
-
-
-@pytest.fixture(scope="session")
-def compiled(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, Path]:
-    """Returns a cache with the kernels of SPEC for ARCH, the JSON that compiling printed, and the dumped sources."""
-    root = tmp_path_factory.mktemp("compiled")
-    changes = {"LAZYROPE_CACHE_DIR": root / "cache", "LAZYROPE_DUMP_DIR": root / "sources"}
-    result = run_command(command, "compile", *SPEC, "--arch", ARCH, "--json", **changes)
-    return root / "cache", json.loads(result.stdout), root / "sources"
-
-
-@pytest.fixture
-def warm(cache: Path, compiled: tuple[Path, dict, Path]) -> Path:
-    """Returns the test's own cache, which has the kernels of SPEC for ARCH."""
-    shutil.copytree(compiled[0], cache)
-    return cache
 
 
 def entry_file(cache: Path, run: Run, entry: str) -> Path:
@@ -396,33 +364,6 @@ class TestCache:
         assert run("cache", "path", "--cache", tmp_path / "other").stdout == f"{tmp_path}/other\n"
         result = run("cache", "path", "--cache", "none", code=1)
         assert result.stdout == "" and "cached in memory only" in result.stderr
-
-
-class TestDoctor:
-    def test_text_has_nvrtc_cache_variables_and_archs(self, run, warm):
-        text = run("doctor").stdout
-        assert text.startswith(f"lazyrope {lazyrope.__version__}\nNVRTC\n  configured (LAZYROPE_NVRTC) ")
-        assert f"directory: {warm}" in text and "5 entries" in text
-        assert "LAZYROPE_CACHE_MAX_BYTES" in text
-        assert f"compiles for: {', '.join(lazyrope.archs())}\n" in text
-
-    def test_json_has_every_part_of_the_report(self, run, warm):
-        facts = json.loads(run("doctor", "--json").stdout)
-        assert list(facts) == ["version", "nvrtc", "driver", "emulator", "cache", "environment", "archs"]
-        assert facts["nvrtc"]["path"] == environment()["LAZYROPE_NVRTC"]
-        assert facts["cache"]["entries"] == 5 and facts["cache"]["bad_entries"] == 0
-        assert ("missing" in facts["driver"]) != ("gpus" in facts["driver"])
-        assert facts["archs"] == lazyrope.archs()
-
-    def test_without_nvrtc_doctor_passes_only_with_cached_kernels(self, run, cache, compiled):
-        result = run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC, code=1)
-        assert "no NVRTC" in result.stdout
-        assert "lazyrope: no kernel can run here" in result.stderr
-        shutil.copytree(compiled[0], cache)
-        assert run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC).stderr == ""
-        for file in cache.glob("*.lzr"):
-            flip_last_byte(file)
-        run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC, code=1)
 
 
 def write_script(file: Path, text: str) -> None:

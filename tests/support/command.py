@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 
 KERNELS = ["plan", "attend_decode", "attend_prefill", "plan_append", "append"]
+ARCH = "sm_90a"
+SPEC = "--head-dim 64 --q-heads 6 --kv-heads 2 --rope neox --rope-param theta=10000".split()
 MISSING_NVRTC = "/nonexistent/libnvrtc.so.13"
 
 

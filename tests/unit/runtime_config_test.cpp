@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -140,6 +141,27 @@ TEST(Config, ABadValueNamesVariableValueAndWhatIsAllowed) {
   EXPECT_EQ(error_of({{"LAZYROPE_LOG", "loud"}}),
             "LAZYROPE_LOG='loud' is not allowed: give off, warning, info or debug, or unset it for "
             "the default (warning)");
+}
+
+TEST(Config, DefaultsStandForBadValuesIfFaultsAreOnlyNoted) {
+  const Config config = Config::from_environment_or_defaults(lookup_in(
+      {{"LAZYROPE_LOG", "loud"}, {"LAZYROPE_POLICY", "cache_only"}, {"LAZYROPE_CACHE_DIR", "/c"}}));
+  EXPECT_EQ(config.log_level, std::nullopt);
+  EXPECT_EQ(config.policy, CachePolicy::kCacheOnly);
+  EXPECT_EQ(config.cache_dir, "/c");
+  for (const ConfigVariable& row : config.environment)
+    EXPECT_EQ(row.fault.empty(), row.name != "LAZYROPE_LOG") << row.name;
+}
+
+TEST(Config, UnknownVariablesAreThoseThatNoRowOfTheTableHas) {
+  setenv("LAZYROPE_FROBNICATE", "", 1);
+  setenv("LAZYROPE_LOG", "info", 1);
+  const std::vector<std::string> names = unknown_variables();
+  unsetenv("LAZYROPE_FROBNICATE");
+  unsetenv("LAZYROPE_LOG");
+  EXPECT_EQ(std::ranges::count(names, "LAZYROPE_FROBNICATE"), 1);
+  EXPECT_EQ(std::ranges::count(names, "LAZYROPE_LOG"), 0);
+  EXPECT_TRUE(std::ranges::is_sorted(names));
 }
 
 TEST(Config, AnEmptyValueCountsAsNotSet) {

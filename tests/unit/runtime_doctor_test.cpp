@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
 
 #include "runtime/base/version.h"
@@ -25,8 +27,9 @@ TEST(Doctor, ReportsEveryPart) {
   const TemporaryDirectory directory;
   Engine engine(test_config(directory.path()));
   const Json facts = doctor(engine).facts;
-  EXPECT_EQ(keys_of(facts), (std::vector<std::string>{"version", "nvrtc", "driver", "emulator",
-                                                      "cache", "environment", "archs"}));
+  EXPECT_EQ(keys_of(facts),
+            (std::vector<std::string>{"version", "nvrtc", "driver", "emulator", "cache",
+                                      "environment", "unknown_variables", "archs"}));
   EXPECT_EQ(facts["version"], version());
   EXPECT_EQ(facts["archs"], compilable_archs());
   EXPECT_TRUE(facts["driver"].contains("missing") || !facts["driver"]["gpus"].empty());
@@ -98,8 +101,36 @@ TEST(Doctor, ShowsTheVariablesOfTheEnvironment) {
   const Json environment = doctor(engine).facts["environment"];
   ASSERT_EQ(environment.size(), config_variables().size());
   for (const Json& variable : environment)
-    EXPECT_EQ(keys_of(variable),
-              (std::vector<std::string>{"name", "value", "now", "default", "meaning", "allowed"}));
+    EXPECT_EQ(keys_of(variable), (std::vector<std::string>{"name", "value", "now", "fault",
+                                                           "default", "meaning", "allowed"}));
+}
+
+TEST(Doctor, ReportsValuesThatCannotBeUsedAndGoesOnWithTheDefaults) {
+  const auto lookup = [](const char* name) {
+    return std::string_view(name) == "LAZYROPE_POLICY" ? std::optional<std::string>("maybe")
+                                                       : std::nullopt;
+  };
+  Engine engine(Config::from_environment_or_defaults(lookup));
+  const Diagnosis diagnosis = doctor(engine);
+  EXPECT_EQ(diagnosis.facts["cache"]["policy"], "jit");
+  ASSERT_EQ(diagnosis.variable_faults().size(), 1u);
+  EXPECT_TRUE(says(diagnosis.variable_faults()[0], {"LAZYROPE_POLICY='maybe' is not allowed"}));
+  EXPECT_TRUE(says(diagnosis.text(), {"    LAZYROPE_POLICY='maybe' is not allowed: give jit"}));
+}
+
+TEST(Doctor, NamesTheVariableThatAnUnknownOneIsLikelyMeantToBe) {
+  setenv("LAZYROPE_CACHEDIR", "/x", 1);
+  Engine engine(test_config());
+  const Diagnosis diagnosis = doctor(engine);
+  unsetenv("LAZYROPE_CACHEDIR");
+  const Json& unknown = diagnosis.facts["unknown_variables"];
+  const auto found = std::find_if(unknown.begin(), unknown.end(), [](const Json& variable) {
+    return variable["name"] == "LAZYROPE_CACHEDIR";
+  });
+  ASSERT_NE(found, unknown.end());
+  EXPECT_EQ((*found)["nearest"], "LAZYROPE_CACHE_DIR");
+  EXPECT_TRUE(
+      says(diagnosis.text(), {"lazyrope does not read it (did you mean LAZYROPE_CACHE_DIR?)"}));
 }
 
 TEST(Doctor, ReportsVariablesThatWereSetTooLate) {

@@ -1,0 +1,91 @@
+"""``lazyrope doctor`` reports what it found, whatever environment variables hold."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import lazyrope
+import pytest
+
+from tests.support.command import MISSING_NVRTC, environment, flip_last_byte
+
+
+class TestDoctor:
+    def test_text_has_nvrtc_cache_variables_and_archs(self, run, warm):
+        text = run("doctor").stdout
+        assert text.startswith(f"lazyrope {lazyrope.__version__}\nNVRTC\n  configured (LAZYROPE_NVRTC) ")
+        assert f"directory: {warm}" in text and "5 entries" in text
+        assert "LAZYROPE_CACHE_MAX_BYTES" in text
+        assert f"compiles for: {', '.join(lazyrope.archs())}\n" in text
+
+    def test_json_has_every_part_of_the_report(self, run, warm):
+        facts = json.loads(run("doctor", "--json").stdout)
+        assert list(facts) == [
+            "version",
+            "nvrtc",
+            "driver",
+            "emulator",
+            "cache",
+            "environment",
+            "unknown_variables",
+            "archs",
+        ]
+        assert facts["nvrtc"]["path"] == environment()["LAZYROPE_NVRTC"]
+        assert facts["cache"]["entries"] == 5 and facts["cache"]["bad_entries"] == 0
+        assert ("missing" in facts["driver"]) != ("gpus" in facts["driver"])
+        assert facts["archs"] == lazyrope.archs()
+
+    def test_without_nvrtc_doctor_passes_only_with_cached_kernels(self, run, cache, compiled):
+        result = run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC, code=1)
+        assert "no NVRTC" in result.stdout
+        assert "lazyrope: no kernel can run here" in result.stderr
+        shutil.copytree(compiled[0], cache)
+        assert run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC).stderr == ""
+        for file in cache.glob("*.lzr"):
+            flip_last_byte(file)
+        run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC, code=1)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            ("LAZYROPE_LOG", "nonsense", "LAZYROPE_LOG='nonsense' is not allowed: give off, warning"),
+            ("LAZYROPE_POLICY", "x", "LAZYROPE_POLICY='x' is not allowed: give jit or cache_only"),
+            ("LAZYROPE_CACHE_MAX_BYTES", "1Q", "LAZYROPE_CACHE_MAX_BYTES='1Q' is not allowed"),
+            ("LAZYROPE_CACHE_TRUST", "no one", "LAZYROPE_CACHE_TRUST='no one' is not allowed"),
+            ("LAZYROPE_CACHE_LAYERS", "/a::/b", "LAZYROPE_CACHE_LAYERS='/a::/b' is not allowed"),
+            ("LAZYROPE_EMULATOR_SEED", "-1", "LAZYROPE_EMULATOR_SEED='-1' is not allowed"),
+        ],
+    )
+    def test_a_bad_variable_is_shown_and_the_rest_too(self, run, warm, name, value, said):
+        result = run("doctor", **{name: value}, code=1)
+        assert f"    {said}" in result.stdout and result.stderr.startswith(f"lazyrope: {said}")
+        assert f"compiles for: {', '.join(lazyrope.archs())}\n" in result.stdout
+        facts = json.loads(run("doctor", "--json", **{name: value}, code=1).stdout)
+        faults = {row["name"]: row["fault"] for row in facts["environment"] if row["fault"]}
+        assert list(faults) == [name] and faults[name].startswith(said)
+        assert facts["cache"]["entries"] == 5 and "path" in facts["nvrtc"]
+
+    def test_a_cache_that_is_no_directory_is_shown(self, run):
+        result = run("doctor", LAZYROPE_CACHE_DIR="/dev/null")
+        assert "  directory: /dev/null\n  cannot list" in result.stdout
+
+    def test_variables_that_lazyrope_does_not_read_are_named(self, run, warm):
+        misspelt = {"LAZYROPE_CACHEDIR": "/x", "LAZYROPE_FROBNICATE": "1"}
+        text = run("doctor", **misspelt).stdout
+        line = "LAZYROPE_CACHEDIR          unknown: lazyrope does not read it (did you mean LAZYROPE_CACHE_DIR?)\n"
+        assert line in text and "LAZYROPE_FROBNICATE        unknown: lazyrope does not read it\n" in text
+        assert json.loads(run("doctor", "--json", **misspelt).stdout)["unknown_variables"] == [
+            {"name": "LAZYROPE_CACHEDIR", "nearest": "LAZYROPE_CACHE_DIR"},
+            {"name": "LAZYROPE_FROBNICATE", "nearest": None},
+        ]
+        assert json.loads(run("doctor", "--json").stdout)["unknown_variables"] == []
+
+    def test_the_doctor_of_python_runs_too(self, warm):
+        env = environment(LAZYROPE_CACHE_DIR=warm, LAZYROPE_POLICY="x", LAZYROPE_NVRTC=None)
+        code = "import lazyrope; print(lazyrope.doctor())"
+        result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+        assert "LAZYROPE_POLICY='x' is not allowed" in result.stdout, result.stderr
+        assert "5 entries" in result.stdout and "Python package" in result.stdout
