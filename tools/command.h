@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace lazyrope {
@@ -22,6 +24,10 @@ class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// Throws a UsageError for a value of an option that is none of `names`.
+[[noreturn]] void refuse_value(std::string_view option, std::string_view given,
+                               const std::vector<std::string>& names);
 
 Command autotune_command(CLI::App& root);
 Command profile_command(CLI::App& root);

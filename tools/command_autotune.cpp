@@ -80,7 +80,8 @@ std::vector<TunedRow> tune_all(Engine& engine, const AutotuneCommandOptions& opt
   std::vector<TunedRow> rows;
   rows.reserve(specs.size());
   for (const NamedSpec& named : specs)
-    rows.push_back(tune_one(engine, named, device, options, progress));
+    rows.push_back(checked_as_options(
+        options.spec, [&] { return tune_one(engine, named, device, options, progress); }));
   return rows;
 }
 

@@ -64,6 +64,8 @@ using CompiledRows = std::vector<CompiledRow>;
 
 CompiledRows compile_all(Engine& engine, const CompileCommandOptions& options) {
   const std::vector<KernelSetRequest> requests = kernel_sets_of(options.kernels);
+  for (const std::string& directory : {options.cubin_dir, options.ptx_dir})
+    if (!directory.empty()) prepare_output_directory(directory);
   Progress progress;
   const std::vector<KernelSet> sets =
       compile_sets(engine, requests, engine_options_of(options.kernels, &progress));
@@ -79,7 +81,6 @@ CompiledRows compile_all(Engine& engine, const CompileCommandOptions& options) {
 void write_kernels(const CompileCommandOptions& options, const CompiledRows& rows) {
   const auto path = [](const std::string& directory, const CompiledRow& row,
                        std::string_view extension) {
-    fs::create_directories(directory);
     const std::string& arch = row.kernel->arch().name;
     return fs::path(directory) /
            fmt::format("{}.{}.{}.{}", row.model, arch, row.kernel->name(), extension);

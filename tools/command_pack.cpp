@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,6 +20,8 @@
 
 namespace lazyrope {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr const char* kPackFooter =
     R"(The command writes kernels and tuning records of a cache into one file, for
@@ -65,6 +68,7 @@ void write_pack(const PackOptions& options, const DiskStore& store, const std::v
 
 int run_pack(const PackOptions& options) {
   Engine engine(config_of(options));
+  check_writable(fs::absolute(options.out).parent_path());
   const Selection selection = select_entries(engine, options.selection);
   write_pack(options, engine.store(), selection.keys);
   const Pack pack = Pack::open(options.out);

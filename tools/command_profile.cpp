@@ -66,15 +66,18 @@ std::vector<std::string> names_of(const std::vector<Value>& values) {
 }
 
 template <class Value>
-Value named(const std::string& name, const std::vector<Value>& values) {
-  return *std::ranges::find(values, name, [](Value value) { return to_string(value); });
+Value value_named(const char* option, const std::string& name, const std::vector<Value>& values) {
+  const auto at = std::ranges::find(values, name, [](Value value) { return to_string(value); });
+  if (at == values.end()) refuse_value(option, name, names_of(values));
+  return *at;
 }
 
 std::vector<KernelKind> kernels_of(const ProfileOptions& options) {
   if (options.kernels.empty()) return attention_kernels();
   std::vector<KernelKind> kinds;
   kinds.reserve(options.kernels.size());
-  for (const std::string& name : options.kernels) kinds.push_back(named(name, attention_kernels()));
+  for (const std::string& name : options.kernels)
+    kinds.push_back(value_named("--kernel", name, attention_kernels()));
   return kinds;
 }
 
@@ -137,7 +140,7 @@ Profile run_all(const Attention& attention, const ProfileOptions& options, Progr
 }
 
 std::vector<ProfileLine> lines_of(const Profile& profile, const Attention& attention,
-                                  const ProfileOptions& options) {
+                                  const ProfileOptions& options, ProfileOrder order) {
   const std::set<std::string> entries = entries_of(attention, options);
   std::vector<ProfileLine> lines = profile.lines();
   std::erase_if(lines, [&](const ProfileLine& line) { return !entries.contains(line.kernel); });
@@ -146,7 +149,7 @@ std::vector<ProfileLine> lines_of(const Profile& profile, const Attention& atten
         fmt::format("{} had nothing to do: the query tokens of a request decide which kernel "
                     "attends; give --query-tokens 1,64 to run both",
                     fmt::join(options.kernels, ", ")));
-  return ordered(std::move(lines), named(options.order, profile_orders()));
+  return ordered(std::move(lines), order);
 }
 
 OrderedJson json_of(const ProfileLine& line) {
@@ -167,6 +170,8 @@ OrderedJson json_of(const ProfileLine& line) {
 
 int run_profile(const ProfileOptions& options) {
   const NamedSpec named = only_spec_of(options.spec);
+  (void)kernels_of(options);  // checks the names
+  const ProfileOrder order = value_named("--sort", options.order, profile_orders());
   const Arch& arch = emulated_arch(options.arch);
   emulator_device();  // throws if the build has no emulator
   Engine engine(config_with_cache(options.cache));
@@ -174,11 +179,12 @@ int run_profile(const ProfileOptions& options) {
   for (const TuningWorkload& workload : workloads_of(options))
     workloads.push_back(describe(workload));
   auto progress = std::make_unique<Progress>();
-  const auto attention =
-      Attention::compile(engine, named.spec, arch, {.engine = {.listener = progress.get()}});
+  const auto attention = checked_as_options(options.spec, [&] {
+    return Attention::compile(engine, named.spec, arch, {.engine = {.listener = progress.get()}});
+  });
   const Profile profile = run_all(*attention, options, *progress);
   progress.reset();
-  const std::vector<ProfileLine> lines = lines_of(profile, *attention, options);
+  const std::vector<ProfileLine> lines = lines_of(profile, *attention, options, order);
   if (!options.json) {
     print(fmt::format("{}: {}, {}; {}\n\n{}", named.name, describe(named.spec.kernel_spec()),
                       arch.name, fmt::join(workloads, ", "), profile_table(lines)));

@@ -45,8 +45,7 @@ std::vector<std::string> kernel_names() {
 KernelKind kernel_named(const std::string& name) {
   for (const KernelKind kind : kernel_kinds())
     if (to_string(kind) == name) return kind;
-  throw UsageError(fmt::format("--kernel: \"{}\" is unknown; there are: {}", name,
-                               fmt::join(kernel_names(), ", ")));
+  refuse_value("--kernel", name, kernel_names());
 }
 
 OrderedJson facts_of(const NamedSpec& named, const KernelConfig& config,
@@ -68,7 +67,9 @@ int run_render(const RenderOptions& options) {
   const NamedSpec named = only_spec_of(options.spec);
   const Arch& arch = arch_of(options.arch);
   const KernelSpec spec = named.spec.kernel_spec();
-  const KernelConfig config = configs(spec, arch).front();
+  if (!options.output.empty()) check_output_file(options.output);
+  const KernelConfig config =
+      checked_as_options(options.spec, [&] { return configs(spec, arch).front(); });
   const RenderedKernel kernel = render(kind, spec, config, arch);
   const std::string text =
       options.json ? json_text(facts_of(named, config, kernel, arch)) : kernel.source;

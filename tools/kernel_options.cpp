@@ -53,10 +53,11 @@ std::vector<KernelSetRequest> kernel_sets_of(const KernelOptions& options) {
     set.name = named.name;
     sets.push_back(std::move(set));
   };
+  const auto make = [&](const auto& set) { return checked_as_options(options.spec, set); };
   for (const NamedSpec& named : specs) {
     for (const Arch* arch : archs) {
-      add(named, attention_set(named.spec, *arch));
-      if (options.reposition) add(named, reposition_set(named.spec, *arch));
+      add(named, make([&] { return attention_set(named.spec, *arch); }));
+      if (options.reposition) add(named, make([&] { return reposition_set(named.spec, *arch); }));
     }
   }
   return sets;

@@ -1,6 +1,7 @@
 // This file is the main program of the lazyrope command.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <csignal>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/nearest_name.h"
 #include "runtime/base/version.h"
 #include "tools/command.h"
 
@@ -41,11 +43,34 @@ std::string full_name(const CLI::App* app) {
                            : fmt::format("{} {}", full_name(parent), app->get_name());
 }
 
-// Returns the message for CLI::RequiredError. No option is required, so a subcommand is missing.
-std::string missing_subcommand(const CLI::App& app) {
-  const std::vector<std::string> unknown = last_parsed(&app)->remaining();
-  return unknown.empty() ? "a subcommand is required"
-                         : fmt::format("no subcommand or option is called {}", unknown.front());
+// Returns the names of the subcommands and the long names of the options.
+std::vector<std::string> names_in(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(subcommand->get_name());
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// Returns the message about a word that the parser did not expect.
+std::string unexpected_word(const CLI::App& app, const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));  // --name=value
+  const bool has_subcommands = !app.get_subcommands([](const CLI::App*) { return true; }).empty();
+  if (!name.starts_with('-') && !has_subcommands)
+    return fmt::format("the argument {} was not expected", word);
+  return fmt::format("no subcommand or option is called {}{}", name,
+                     did_you_mean(name, names_in(app)));
+}
+
+// Returns the message for CLI::RequiredError and CLI::ExtrasError. No option is required, so
+// either a subcommand is missing or a word is not known.
+std::string wrong_words(const CLI::App& app) {
+  const CLI::App& last = *last_parsed(&app);
+  if (const std::vector<std::string> unknown = last.remaining(); !unknown.empty())
+    return unexpected_word(last, unknown.front());
+  const std::vector<std::string> left = app.remaining(/*recurse=*/true);
+  return left.empty() ? "a subcommand is required" : unexpected_word(last, left.front());
 }
 
 int report_usage(const CLI::App& app, const std::string& message) {
@@ -57,7 +82,7 @@ int run(int argc, char** argv) {
   CLI::App app(kDescription, "lazyrope");
   app.footer(kRootFooter);
   app.get_formatter()->column_width(28);
-  app.set_version_flag("--version", fmt::format("lazyrope {}", version()),
+  app.set_version_flag("-V,--version", fmt::format("lazyrope {}", version()),
                        "Print the version and exit");
   app.require_subcommand(1);
   const std::vector<Command> commands = {
@@ -68,7 +93,9 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
     return run_parsed(commands);
   } catch (const CLI::RequiredError&) {
-    return report_usage(app, missing_subcommand(app));
+    return report_usage(app, wrong_words(app));
+  } catch (const CLI::ExtrasError&) {
+    return report_usage(app, wrong_words(app));
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : report_usage(app, error.what());
   } catch (const UsageError& error) {
@@ -82,6 +109,12 @@ int run_parsed(const std::vector<Command>& commands) {
   for (const Command& command : commands)
     if (command.app->parsed()) return command.run();
   return 0;
+}
+
+void refuse_value(std::string_view option, std::string_view given,
+                  const std::vector<std::string>& names) {
+  throw UsageError(fmt::format("{}: \"{}\" is unknown{}; there are: {}", option, given,
+                               did_you_mean(given, names), fmt::join(names, ", ")));
 }
 
 }  // namespace lazyrope

@@ -1,6 +1,7 @@
 #include "tools/output.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -16,6 +17,10 @@ namespace {
 [[noreturn]] void cannot_write(const std::string& what) {
   throw std::runtime_error(
       fmt::format("cannot write {}: {}", what, std::generic_category().message(errno)));
+}
+
+std::filesystem::path parent_of(const std::filesystem::path& file) {
+  return file.has_parent_path() ? file.parent_path() : ".";
 }
 
 }  // namespace
@@ -41,6 +46,28 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   out.close();
   if (!out) cannot_write(path.string());
+}
+
+void prepare_output_directory(const std::filesystem::path& directory) {
+  std::error_code failed;
+  std::filesystem::create_directories(directory, failed);
+  if (failed)
+    throw std::runtime_error(
+        fmt::format("cannot make the directory {}: {}", directory.string(), failed.message()));
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) cannot_write("into " + directory.string());
+}
+
+void check_output_file(const std::filesystem::path& file) {
+  std::error_code absent;
+  const std::filesystem::file_status status = std::filesystem::status(file, absent);
+  if (std::filesystem::is_directory(status)) {
+    errno = EISDIR;
+    cannot_write(file.string());
+  }
+  const bool can_write = std::filesystem::exists(status)
+                             ? ::access(file.c_str(), W_OK) == 0
+                             : ::access(parent_of(file).c_str(), W_OK | X_OK) == 0;
+  if (!can_write) cannot_write(file.string());
 }
 
 std::string size_text(std::uint64_t bytes) {

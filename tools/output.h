@@ -28,6 +28,13 @@ void print(std::string_view text);
 // Writes the file. Throws a std::runtime_error that names it if that fails.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
+// Makes the directory if there is none. Throws a std::runtime_error that names it unless files can
+// be made in it. A command calls this before it compiles for minutes.
+void prepare_output_directory(const std::filesystem::path& directory);
+
+// Throws a std::runtime_error that names the file unless it can be written or made.
+void check_output_file(const std::filesystem::path& file);
+
 // Returns, for example, "512 B", "3.4 KiB" or "1.0 GiB".
 std::string size_text(std::uint64_t bytes);
 

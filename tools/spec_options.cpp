@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <string_view>
 #include <system_error>
 
-#include "codegen/error.h"
 #include "codegen/kernel_config.h"
 #include "codegen/mask.h"
 #include "runtime/spec/config_json.h"
 #include "runtime/spec/model_config.h"
-#include "tools/command.h"
 
 namespace lazyrope {
 namespace {
@@ -31,12 +30,36 @@ std::string rope_names() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// Returns the parameters that --rope-param need not give. They are the defaults of the functions of
+// lazyrope.rope in Python.
+RopeParameters default_parameters(const std::string& variant) {
+  static const std::map<std::string, RopeParameters> kDefaults = {
+      {"neox", {{"theta", 1e4}}},
+      {"gptj", {{"theta", 1e4}}},
+      {"linear", {{"theta", 1e4}}},
+      {"llama3",
+       {{"theta", 5e5},
+        {"factor", 8},
+        {"low_freq_factor", 1},
+        {"high_freq_factor", 4},
+        {"original_max_position_embeddings", 8192}}},
+      {"yarn", {{"theta", 1e4}}}};
+  const auto found = kDefaults.find(variant);
+  return found == kDefaults.end() ? RopeParameters() : found->second;
+}
+
 std::string rope_parameter_names() {
   std::string text;
   for (const RopeVariant& row : rope_variants()) {
+    const RopeParameters defaults = default_parameters(row.name);
     std::vector<std::string> names;
     names.reserve(row.parameters.size());
-    for (const RopeParameter& parameter : row.parameters) names.push_back(parameter.name);
+    for (const RopeParameter& parameter : row.parameters) {
+      const auto found = defaults.find(parameter.name);
+      names.push_back(found == defaults.end()
+                          ? parameter.name
+                          : fmt::format("{}={}", parameter.name, found->second));
+    }
     if (!names.empty()) text += fmt::format("\n{}: {}", row.name, fmt::join(names, ", "));
   }
   return text;
@@ -59,7 +82,8 @@ void add_field_options(CLI::App& app, SpecOptions& options, CLI::Option* models)
   add("--kv-heads", options.kv_heads, "N", "KV heads");
   add("--rope", options.rope, "NAME", "RoPE variant: " + rope_names());
   add("--rope-param", options.rope_parameters, "KEY=VALUE ...",
-      "A parameter of the variant; may be repeated" + rope_parameter_names());
+      "A parameter of the variant; may be repeated. NAME=VALUE is\na default" +
+          rope_parameter_names());
   add("--rotary-dim", options.rotary_dim, "N",
       "Leading columns of a head that RoPE rotates (default: all)");
 }
@@ -129,12 +153,19 @@ std::pair<std::string, double> rope_parameter(std::string_view text) {
       fmt::format("--rope-param: \"{}\" is not KEY=NUMBER, such as theta=500000", text));
 }
 
-RopeParameters rope_parameters(const std::vector<std::string>& texts) {
+RopeParameters rope_parameters(const SpecOptions& options) {
   RopeParameters parameters;
-  for (const std::string& text : texts)
+  for (const std::string& text : options.rope_parameters)
     if (const auto [it, is_new] = parameters.insert(rope_parameter(text)); !is_new)
       throw UsageError(fmt::format("--rope-param: {} is given twice", it->first));
+  parameters.merge(default_parameters(options.rope.value()));
   return parameters;
+}
+
+// Returns what `make` returns. A SpecError is then about the options' values: wrong usage.
+template <class Make>
+auto as_usage(const Make& make) {
+  return checked_as_options(SpecOptions(), make);
 }
 
 void check_all_fields(const SpecOptions& options) {
@@ -157,7 +188,7 @@ AttentionSpec spec_of_fields(const SpecOptions& options) {
   spec.num_kv_heads = options.kv_heads.value();
   spec.rope = {options.rope.value(),
                options.rotary_dim.value_or(options.rope.value() == "none" ? 0 : spec.head_dim),
-               rope_parameters(options.rope_parameters)};
+               rope_parameters(options)};
   if (options.dtype) spec.dtype = dtype_from(*options.dtype);
   return spec;
 }
@@ -199,13 +230,16 @@ void add_spec_options(CLI::App& app, SpecOptions& options) {
 
 std::vector<NamedSpec> specs_of(const SpecOptions& options) {
   std::vector<NamedSpec> specs;
+  if (options.dtype) (void)as_usage([&] { return dtype_from(*options.dtype); });
   for (const std::string& model : options.models) {
     const fs::path file = config_file(model);
     for (const AttentionSpec& spec : model_specs(file, options.dtype))
-      specs.push_back({unused_name(model_name(file), specs), with_shared_options(spec, options)});
+      specs.push_back({unused_name(model_name(file), specs),
+                       as_usage([&] { return with_shared_options(spec, options); })});
   }
   if (!specs.empty()) return specs;
-  const AttentionSpec spec = with_shared_options(spec_of_fields(options), options);
+  const AttentionSpec spec =
+      as_usage([&] { return with_shared_options(spec_of_fields(options), options); });
   return {{fmt::format("d{}-g{}-{}-{}", spec.head_dim, spec.group_size(), spec.rope.variant,
                        to_string(spec.pool_dtype())),
            spec}};

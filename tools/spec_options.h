@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "codegen/error.h"
 #include "runtime/spec/spec.h"
+#include "tools/command.h"
 
 namespace lazyrope {
 
@@ -38,9 +40,22 @@ struct NamedSpec {
 
 void add_spec_options(CLI::App& app, SpecOptions& options);
 
-// Returns the attentions that the options describe, at least one. Throws UsageError, or
-// SpecError, also for a file that cannot be read.
+// Returns the attentions that the options describe, at least one. Throws UsageError, and SpecError
+// for the file of a model, also if it cannot be read.
 std::vector<NamedSpec> specs_of(const SpecOptions& options);
+
+// Returns what `make` returns, which makes something of the attentions. A SpecError becomes a
+// UsageError if the options describe the attention by its fields. The file of a model is no part of
+// the command line, so what it asks for can fail, but is no wrong usage.
+template <class Make>
+auto checked_as_options(const SpecOptions& options, const Make& make) {
+  try {
+    return make();
+  } catch (const SpecError& error) {
+    if (options.models.empty()) throw UsageError(error.what());
+    throw;
+  }
+}
 
 // Returns the one attention that the options describe. Throws UsageError if there are several.
 NamedSpec only_spec_of(const SpecOptions& options);

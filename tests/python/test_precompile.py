@@ -378,7 +378,7 @@ class TestFailures:
             (["--arch", "sm_80,sm_75"], 2, ['--arch: arch "sm_75" is unknown', "sm_90a"]),
             (["--model", "/nonexistent/config.json"], 1, ["cannot read /nonexistent/config.json: No such file"]),
             (["--arch", "sm_80", "--threads", 0], 2, ["--threads"]),
-            (["--query-form", "spun", "--arch", "sm_80"], 1, ['"spun"', "raw, rotated"]),
+            (["--query-form", "spun", "--arch", "sm_80"], 2, ['"spun"', "raw, rotated"]),
         ],
     )
     def test_mistakes_are_reported_before_anything_is_done(self, precompile, models, tmp_path, arguments, code, said):
