@@ -38,6 +38,7 @@ Command cache_command(CLI::App& root);
 Command pack_command(CLI::App& root);
 Command unpack_command(CLI::App& root);
 Command keygen_command(CLI::App& root);
+Command completion_command(CLI::App& root);
 Command doctor_command(CLI::App& root);
 Command bench_command(CLI::App& root);
 

@@ -17,6 +17,7 @@
 #include "runtime/engine/engine.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
+#include "tools/completion.h"
 #include "tools/output.h"
 #include "tools/profile_workload.h"
 #include "tools/progress.h"
@@ -169,9 +170,9 @@ OrderedJson json_of(const ProfileLine& line) {
 }
 
 int run_profile(const ProfileOptions& options) {
-  const NamedSpec named = only_spec_of(options.spec);
   (void)kernels_of(options);  // checks the names
   const ProfileOrder order = value_named("--sort", options.order, profile_orders());
+  const NamedSpec named = only_spec_of(options.spec);
   const Arch& arch = emulated_arch(options.arch);
   emulator_device();  // throws if the build has no emulator
   Engine engine(config_with_cache(options.cache));
@@ -227,22 +228,26 @@ Command profile_command(CLI::App& root) {
   CLI::App* const app =
       root.add_subcommand("profile", "Count bank conflicts and sectors of each source line");
   app->footer(kProfileFooter);
-  app->add_option("--arch", options->arch,
-                  fmt::format("Emulated arch (default: {})", options->arch))
-      ->option_text("NAME");
+  CLI::Option* const arch =
+      app->add_option("--arch", options->arch,
+                      fmt::format("Emulated arch (default: {})", options->arch))
+          ->option_text("NAME");
+  offer_values(arch, arch_names_if([](const Arch& known) { return known.isa == "emu"; }));
   add_cache_option(*app, options->cache);
-  app->add_option("--kernel", options->kernels,
-                  fmt::format("Any of {},\nseparated by commas (default: all)",
-                              fmt::join(names_of(attention_kernels()), ", ")))
-      ->option_text("NAME,...")
-      ->delimiter(',')
-      ->check(CLI::IsMember(names_of(attention_kernels())));
-  app->add_option("--sort", options->order,
-                  fmt::format("Order of the rows: {}\n"
-                              "(default: {}, by wavefronts and sectors beyond the ideal)",
-                              fmt::join(names_of(profile_orders()), ", "), options->order))
-      ->option_text("NAME")
-      ->check(CLI::IsMember(names_of(profile_orders())));
+  CLI::Option* const kernels =
+      app->add_option("--kernel", options->kernels,
+                      fmt::format("Any of {},\nseparated by commas (default: all)",
+                                  fmt::join(names_of(attention_kernels()), ", ")))
+          ->option_text("NAME,...")
+          ->delimiter(',');
+  offer_values(kernels, names_of(attention_kernels()));
+  CLI::Option* const order =
+      app->add_option("--sort", options->order,
+                      fmt::format("Order of the rows: {}\n"
+                                  "(default: {}, by wavefronts and sectors beyond the ideal)",
+                                  fmt::join(names_of(profile_orders()), ", "), options->order))
+          ->option_text("NAME");
+  offer_values(order, names_of(profile_orders()));
   add_workload_options(*app, *options);
   add_json_option(*app, options->json);
   add_spec_options(*app, options->spec);

@@ -10,6 +10,7 @@
 #include "codegen/render.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
+#include "tools/completion.h"
 #include "tools/output.h"
 #include "tools/spec_options.h"
 
@@ -66,8 +67,8 @@ int run_render(const RenderOptions& options) {
   const KernelKind kind = kernel_named(options.kernel);
   const NamedSpec named = only_spec_of(options.spec);
   const Arch& arch = arch_of(options.arch);
-  const KernelSpec spec = named.spec.kernel_spec();
   if (!options.output.empty()) check_output_file(options.output);
+  const KernelSpec spec = named.spec.kernel_spec();
   const KernelConfig config =
       checked_as_options(options.spec, [&] { return configs(spec, arch).front(); });
   const RenderedKernel kernel = render(kind, spec, config, arch);
@@ -86,13 +87,17 @@ Command render_command(CLI::App& root) {
   const auto options = std::make_shared<RenderOptions>();
   CLI::App* const app = root.add_subcommand("render", "Print the CUDA source of a kernel");
   app->footer(kRenderFooter);
-  app->add_option(
-         "--kernel", options->kernel,
-         fmt::format("One of {}\n(default: {})", fmt::join(kernel_names(), ", "), options->kernel))
-      ->option_text("NAME");
-  app->add_option("--arch", options->arch,
-                  "One of " + arch_names() + "\n(default: the present GPU's)")
-      ->option_text("NAME");
+  CLI::Option* const kernel =
+      app->add_option("--kernel", options->kernel,
+                      fmt::format("One of {}\n(default: {})", fmt::join(kernel_names(), ", "),
+                                  options->kernel))
+          ->option_text("NAME");
+  offer_values(kernel, kernel_names());
+  CLI::Option* const arch =
+      app->add_option("--arch", options->arch,
+                      "One of " + arch_names() + "\n(default: the present GPU's)")
+          ->option_text("NAME");
+  offer_values(arch, arch_names_if([](const Arch&) { return true; }));
   app->add_option("-o,--output", options->output, "File to write instead of standard output")
       ->option_text("FILE");
   add_json_option(*app, options->json);

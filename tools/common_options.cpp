@@ -73,10 +73,15 @@ Config config_with_out(const std::string& directory) {
   return config_with_cache(directory);
 }
 
-std::string arch_names() {
+std::vector<std::string> arch_names_if(const std::function<bool(const Arch&)>& accepts) {
   std::vector<std::string> names;
-  for (const Arch& arch : archs()) names.push_back(arch.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  for (const Arch& arch : archs())
+    if (accepts(arch)) names.push_back(arch.name);
+  return names;
+}
+
+std::string arch_names() {
+  return fmt::format("{}", fmt::join(arch_names_if([](const Arch&) { return true; }), ", "));
 }
 
 const Arch& named_arch(const std::string& name) {

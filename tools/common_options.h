@@ -1,7 +1,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "codegen/arch.h"
 #include "runtime/base/config.h"
@@ -20,14 +22,17 @@ void add_cache_option(CLI::App& app, std::string& directory);
 // Python environment. A `directory` that is not empty replaces the value of LAZYROPE_CACHE_DIR.
 Config config_with_cache(const std::string& directory);
 
-// Returns the same with the directory of --out, which may not be empty. Throws UsageError.
-Config config_with_out(const std::string& directory);
 // Returns the same with the default in place of each variable's bad value.
 Config config_for_doctor(const std::string& directory);
 
+// Returns the same with the directory of --out, which may not be empty. Throws UsageError.
+Config config_with_out(const std::string& directory);
 
 // Returns the names that --arch takes: "sm_80, sm_86, ...".
 std::string arch_names();
+
+// Returns the names of the archs that the predicate accepts, for shells to offer.
+std::vector<std::string> arch_names_if(const std::function<bool(const Arch&)>& accepts);
 
 // Returns the arch that --arch names. Throws UsageError for an unknown name.
 const Arch& named_arch(const std::string& name);

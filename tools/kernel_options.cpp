@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tools/common_options.h"
+#include "tools/completion.h"
 
 namespace lazyrope {
 namespace {
@@ -26,13 +27,21 @@ std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
+std::vector<std::string> offered_archs() {
+  std::vector<std::string> names = arch_names_if([](const Arch&) { return true; });
+  names.emplace_back(kAllArchs);
+  return names;
+}
+
 void add_selection_options(CLI::App& app, KernelOptions& options) {
-  app.add_option("--arch", options.archs,
-                 "Any of " + arch_names() +
-                     ",\nseparated by commas; or all, for every GPU arch\n"
-                     "(default: the present GPU's)")
-      ->option_text("NAME,...")
-      ->delimiter(',');
+  CLI::Option* const arch =
+      app.add_option("--arch", options.archs,
+                     "Any of " + arch_names() +
+                         ",\nseparated by commas; or all, for every GPU arch\n"
+                         "(default: the present GPU's)")
+          ->option_text("NAME,...")
+          ->delimiter(',');
+  offer_values(arch, offered_archs());
   app.add_flag("--reposition", options.reposition,
                "Also reposition, the kernel of\nlazyrope.compile_reposition()");
   add_spec_options(app, options.spec);

@@ -22,6 +22,9 @@ struct KernelOptions {
   int threads = 0;
 };
 
+// Returns the values that shells offer for an option --arch that takes a list.
+std::vector<std::string> offered_archs();
+
 // Adds the options that select kernels, and those that say how to compile them too.
 void add_selection_options(CLI::App& app, KernelOptions& options);
 void add_kernel_options(CLI::App& app, KernelOptions& options);

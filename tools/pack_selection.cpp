@@ -13,6 +13,7 @@
 #include "runtime/tuning/tuned.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
+#include "tools/completion.h"
 #include "tools/output.h"
 
 namespace lazyrope {
@@ -116,11 +117,13 @@ std::set<std::string> keys_of_models(Engine& engine, const Listing& entries,
 }  // namespace
 
 void add_pack_options(CLI::App& app, SelectionOptions& options) {
-  app.add_option("--arch", options.kernels.archs,
-                 "Any of " + arch_names() +
-                     ",\nseparated by commas; or all\n(default: all archs of the cache)")
-      ->option_text("NAME,...")
-      ->delimiter(',');
+  CLI::Option* const arch =
+      app.add_option("--arch", options.kernels.archs,
+                     "Any of " + arch_names() +
+                         ",\nseparated by commas; or all\n(default: all archs of the cache)")
+          ->option_text("NAME,...")
+          ->delimiter(',');
+  offer_values(arch, offered_archs());
   const auto is_known = app.get_options();
   app.add_flag("--reposition", options.kernels.reposition,
                "Also pack reposition, the kernel of\nlazyrope.compile_reposition()");

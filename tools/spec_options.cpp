@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <string_view>
 #include <system_error>
@@ -14,6 +15,7 @@
 #include "codegen/mask.h"
 #include "runtime/spec/config_json.h"
 #include "runtime/spec/model_config.h"
+#include "tools/completion.h"
 
 namespace lazyrope {
 namespace {
@@ -24,10 +26,19 @@ constexpr const char* kModelGroup = "Attention of a model";
 constexpr const char* kFieldsGroup = "Attention by its fields, without --model";
 constexpr const char* kBothGroup = "More options of the attention";
 
-std::string rope_names() {
+// Returns the names of the rows of a registry.
+template <class Row>
+std::vector<std::string> names_of_rows(const std::vector<Row>& rows) {
   std::vector<std::string> names;
-  for (const RopeVariant& row : rope_variants()) names.push_back(row.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  for (const Row& row : rows) names.push_back(row.name);
+  return names;
+}
+
+template <class Enum>
+std::vector<std::string> names_of_values(std::initializer_list<Enum> values) {
+  std::vector<std::string> names;
+  for (const Enum value : values) names.emplace_back(to_string(value));
+  return names;
 }
 
 // Returns the parameters that --rope-param need not give. They are the defaults of the functions of
@@ -65,22 +76,22 @@ std::string rope_parameter_names() {
   return text;
 }
 
-std::string mask_names() {
-  std::vector<std::string> names;
-  for (const MaskVariant& row : mask_variants()) names.push_back(row.name);
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 void add_field_options(CLI::App& app, SpecOptions& options, CLI::Option* models) {
   const auto add = [&](const char* name, auto& value, const char* text,
                        const std::string& meaning) {
-    app.add_option(name, value, meaning)->option_text(text)->group(kFieldsGroup)->excludes(models);
+    return app.add_option(name, value, meaning)
+        ->option_text(text)
+        ->group(kFieldsGroup)
+        ->excludes(models);
   };
   add("--head-dim", options.head_dim, "N",
       fmt::format("Head dimension: one of {}", fmt::join(supported_head_dims(), ", ")));
   add("--q-heads", options.q_heads, "N", "Query heads, a multiple of the KV heads");
   add("--kv-heads", options.kv_heads, "N", "KV heads");
-  add("--rope", options.rope, "NAME", "RoPE variant: " + rope_names());
+  const std::vector<std::string> ropes = names_of_rows(rope_variants());
+  offer_values(
+      add("--rope", options.rope, "NAME", fmt::format("RoPE variant: {}", fmt::join(ropes, ", "))),
+      ropes);
   add("--rope-param", options.rope_parameters, "KEY=VALUE ...",
       "A parameter of the variant; may be repeated. NAME=VALUE is\na default" +
           rope_parameter_names());
@@ -91,14 +102,21 @@ void add_field_options(CLI::App& app, SpecOptions& options, CLI::Option* models)
 void add_shared_options(CLI::App& app, SpecOptions& options) {
   const auto add = [&](const char* name, auto& value, const char* text,
                        const std::string& meaning) {
-    app.add_option(name, value, meaning)->option_text(text)->group(kBothGroup);
+    return app.add_option(name, value, meaning)->option_text(text)->group(kBothGroup);
   };
-  add("--dtype", options.dtype, "NAME", "bfloat16 or float16 (default: the model's, or bfloat16)");
+  const std::vector<std::string> forms = names_of_values({RopeForm::kRaw, RopeForm::kRotated});
+  offer_values(add("--dtype", options.dtype, "NAME",
+                   "bfloat16 or float16 (default: the model's, or bfloat16)"),
+               names_of_values({Dtype::kBf16, Dtype::kFp16}));
   add("--tensor-parallel", options.tensor_parallel, "N",
       "GPUs among which the heads are divided (default: 1)");
-  add("--kv-dtype", options.kv_dtype, "NAME",
-      "Dtype of the pool: float8_e4m3fn or float8_e5m2 (default: as --dtype)");
-  add("--mask", options.mask, "NAME", fmt::format("One of {} (default: causal)", mask_names()));
+  offer_values(add("--kv-dtype", options.kv_dtype, "NAME",
+                   "Dtype of the pool: float8_e4m3fn or float8_e5m2 (default: as --dtype)"),
+               names_of_values({Dtype::kFp8E4m3, Dtype::kFp8E5m2}));
+  const std::vector<std::string> masks = names_of_rows(mask_variants());
+  offer_values(add("--mask", options.mask, "NAME",
+                   fmt::format("One of {} (default: causal)", fmt::join(masks, ", "))),
+               masks);
   add("--window", options.window, "N", "Tokens that a query sees under the mask sliding_window");
   add("--softcap", options.softcap, "X", "Replace each score by X tanh(score / X)");
   app.add_flag("--sinks", options.sinks, "Add one attention sink per query head")
@@ -106,10 +124,12 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   app.add_flag("--batch-invariant", options.batch_invariant,
                "Make a request's output bits independent of its batch")
       ->group(kBothGroup);
-  add("--query-form", options.query_form, "FORM",
-      "raw, or rotated if the caller rotates queries (default: raw)");
-  add("--append-form", options.append_form, "FORM",
-      "The same for appended keys (default: as --query-form)");
+  offer_values(add("--query-form", options.query_form, "FORM",
+                   "raw, or rotated if the caller rotates queries (default: raw)"),
+               forms);
+  offer_values(add("--append-form", options.append_form, "FORM",
+                   "The same for appended keys (default: as --query-form)"),
+               forms);
   add("--scale", options.scale, "X",
       "Softmax scale, passed at run time (default: 1 / sqrt(head_dim))");
 }

@@ -52,6 +52,7 @@ class TestHelp:
             "cache prune",
             "cache clear",
             "cache path",
+            "completion",
         ],
     )
     def test_every_subcommand_explains_itself(self, run, name):
@@ -70,6 +71,7 @@ class TestHelp:
             "cache                     List, verify or remove the kernels on disk",
             "doctor                    Show which NVRTC, driver, GPUs and cache are found",
             "bench                     Time the kernels beside PyTorch's",
+            "completion                Print a script with which a shell completes commands",
             "profile                   Count bank conflicts and sectors of each source line",
         ):
             assert line in text

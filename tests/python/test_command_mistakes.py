@@ -19,6 +19,8 @@ MISTAKES = [
     (["render", "--arhc=sm_80"], 2, ["called --arhc (did you mean --arch?)"]),
     (["render", "kernel.cu"], 2, ["the argument kernel.cu was not expected", "see `lazyrope render --help`"]),
     (["render", "compile"], 2, ["compile"]),
+    (["completion"], 2, ["SHELL is missing: give bash, zsh or fish"]),
+    (["completion", "zhs"], 2, ['SHELL: "zhs" is unknown (did you mean zsh?); there are: bash, zsh, fish']),
     (["cache"], 2, ["a subcommand is required", "see `lazyrope cache --help`"]),
     (["cache", "empty"], 2, ["no subcommand or option is called empty", "see `lazyrope cache --help`"]),
     (["render", "--frobnicate"], 2, ["--frobnicate", "see `lazyrope render --help`"]),
