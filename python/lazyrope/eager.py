@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 else:
     Tensor = torch.Tensor
 
-# The most scores that are computed at once: rows x keys x heads.
-MAX_SCORES = 1 << 25
+# The most numbers of scores, rows x keys x heads, or of rotated queries that are computed at once.
+MAX_SCORES = 1 << 24
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
@@ -55,7 +55,19 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
     a, b = (x[..., :n], x[..., n : 2 * n]) if pairing == "half" else (x[..., 0 : 2 * n : 2], x[..., 1 : 2 * n : 2])
     rotated = a * cosine - b * sine, b * cosine + a * sine
     columns = torch.cat(rotated, dim=-1) if pairing == "half" else torch.stack(rotated, dim=-1).flatten(-2)
-    return torch.cat([columns, x[..., 2 * n :]], dim=-1)
+    if 2 * n == x.shape[-1]:
+        return columns
+    rest = x[..., 2 * n :].expand(*columns.shape[:-1], -1)
+    return torch.cat([columns, rest], dim=-1)
+
+
+class _Slots:
+    """Slots of a pool, all tensors int64 [slots]."""
+
+    def __init__(self, page: Tensor, slot: Tensor, page_size: int) -> None:
+        self.page = page
+        self.slot = slot
+        self.row = page * page_size + slot  # the index in a pool whose pages are joined
 
 
 @dataclass
@@ -64,8 +76,7 @@ class _Tokens:
 
     offset: Tensor  # [tokens], int64: index of a token in its run
     run: Tensor  # [tokens]: index of its run
-    page: Tensor  # [tokens]: its page of the pool
-    slot: Tensor  # [tokens]: its slot in the page
+    slots: _Slots
 
 
 def _tokens(lengths: Ints, first_page: Tensor, lead: Tensor | None, pages: Tensor, page_size: int) -> _Tokens:
@@ -75,7 +86,8 @@ def _tokens(lengths: Ints, first_page: Tensor, lead: Tensor | None, pages: Tenso
     run = torch.repeat_interleave(torch.arange(len(lengths), device=device), count)
     offset = torch.arange(len(run), device=device) - (count.cumsum(0) - count)[run]
     slot = lead.long()[run] + offset
-    return _Tokens(offset, run, pages[first_page.long()[run] + slot // page_size].long(), slot % page_size)
+    page = pages[first_page.long()[run] + slot // page_size].long()
+    return _Tokens(offset, run, _Slots(page, slot % page_size, page_size))
 
 
 def _is_narrow(dtype: Any) -> bool:
@@ -88,37 +100,55 @@ def _bits(x: Tensor) -> Tensor:
     return x.view(torch.uint8) if _is_narrow(x.dtype) else x
 
 
-def _gather(pool: Tensor, layout: str, page: Tensor, slot: Tensor) -> Tensor:
+def _joined(pool: Tensor, layout: str) -> Tensor | None:
+    """Returns a view of the pool with its pages joined, [slots, kv_heads, head_dim], or None if there is no such view.
+
+    PyTorch reads and writes rows of one dimension several times as fast as rows of two.
+    """
+    if layout != "NHD" or pool.stride(0) != pool.shape[1] * pool.stride(1):
+        return None
+    return pool.as_strided((pool.shape[0] * pool.shape[1], *pool.shape[2:]), pool.stride()[1:])
+
+
+def _gather(pool: Tensor, layout: str, slots: _Slots) -> Tensor:
     """Reads rows of the pool, [tokens, kv_heads, head_dim]."""
     bits = _bits(pool)
-    return (bits[page, slot] if layout == "NHD" else bits[page, :, slot]).view(pool.dtype)
+    joined = _joined(bits, layout)
+    if joined is not None:
+        return joined.index_select(0, slots.row).view(pool.dtype)
+    return (bits[slots.page, slots.slot] if layout == "NHD" else bits[slots.page, :, slots.slot]).view(pool.dtype)
 
 
-def _scatter(pool: Tensor, layout: str, page: Tensor, slot: Tensor, rows: Tensor) -> None:
+def _scatter(pool: Tensor, layout: str, slots: _Slots, rows: Tensor) -> None:
     """Writes rows to the pool, rounded to its dtype. Numbers of 8 bits saturate at the greatest one."""
     if _is_narrow(pool.dtype):
         greatest = torch.finfo(pool.dtype).max
         rows = rows.float().clamp(-greatest, greatest).nan_to_num(torch.nan)  # all NaNs get the same bits
-    rows = _bits(rows.to(pool.dtype))
-    if layout == "NHD":
-        _bits(pool)[page, slot] = rows
+    rows, bits = _bits(rows.to(pool.dtype)), _bits(pool)
+    joined = _joined(bits, layout)
+    if joined is not None:
+        joined.index_copy_(0, slots.row, rows)
+    elif layout == "NHD":
+        bits[slots.page, slots.slot] = rows
     else:
-        _bits(pool)[page, :, slot] = rows
+        bits[slots.page, :, slots.slot] = rows
 
 
 @dataclass
 class _Segment:
-    base: int
     keys: slice  # the segment's keys among its request's keys
-    cos_sin: tuple[Tensor, Tensor] | None = None  # cosine and sine of its queries' angles, made at first use
+    end: int  # the logical position after its last key
 
 
 @dataclass
 class _Request:
     rows: slice  # the request's rows of q
     positions: Tensor  # [rows], int64
+    first: int  # the lowest of the positions
+    bases: Tensor  # [segments]
     segments: list[_Segment]
     keys: slice  # the request's keys among the step's keys
+    cos_sin: tuple[Tensor, Tensor] | None = None  # of its queries' angles for each segment, made at first use
 
 
 class EagerStep:
@@ -156,23 +186,25 @@ class EagerStep:
         ``check`` and ``stream`` are ignored.
         """
         q_indptr, q_position, segments, pages = step_tensors(given, named)
-        for name, tensor in (("q_position", q_position), ("pages", pages), ("segments.start", segments.start)):
-            check_tensor(name, tensor)
+        check_tensor("pages", pages)
         rows, spans = ints("q_indptr", q_indptr), ints("segments.indptr", segments.indptr)
         bases, lengths = ints("segments.base", segments.base), ints("segments.length", segments.length)
+        starts, q_positions = ints("segments.start", segments.start), ints("q_position", q_position)
         check_ints("segments.first_page", segments.first_page)
         self.tokens = _tokens(lengths, segments.first_page, segments.lead, pages, self.page_size)
         base: Tensor = segments.base
         self.key_positions = (base.long() + segments.start)[self.tokens.run] + self.tokens.offset
         positions, at = q_position.long(), 0
         self.requests = []
-        for r in range(len(rows) - 1):
+        for (row, last_row), (begin, end) in zip(pairwise(rows), pairwise(spans), strict=True):
             mine, first = [], at
-            for s in range(spans[r], spans[r + 1]):
-                mine.append(_Segment(bases[s], slice(at - first, at - first + lengths[s])))
+            for s in range(begin, end):
+                keys = slice(at - first, at - first + lengths[s])
+                mine.append(_Segment(keys, bases[s] + starts[s] + lengths[s]))
                 at += lengths[s]
-            own = slice(rows[r], rows[r + 1])
-            self.requests.append(_Request(own, positions[own], mine, slice(first, at)))
+            own = slice(row, last_row)
+            lowest = min(q_positions[own], default=0)
+            self.requests.append(_Request(own, positions[own], lowest, base[begin:end], mine, slice(first, at)))
         self.num_tokens = rows[-1]
 
 
@@ -186,8 +218,7 @@ class EagerAppendStep:
         num_rows: The fewest rows that k and v must have.
         rows: The rows of k and v that are stored, int64 [stored]. A slot mapping may skip rows.
         index: The index of each of these rows in its document, int64 [stored].
-        page: The page of each row in the pool, int64 [stored].
-        slot: The slot of each row in its page, int64 [stored].
+        slots: The slots of these rows in the pool.
     """
 
     def __init__(self, capacity: AppendCapacity, page_size: int, layout: str) -> None:
@@ -196,7 +227,8 @@ class EagerAppendStep:
         self.page_size = page_size
         self.layout = layout
         self.num_rows = 0
-        self.rows = self.index = self.page = self.slot = torch.empty(0, dtype=torch.int64)
+        self.rows = self.index = torch.empty(0, dtype=torch.int64)
+        self.slots = _Slots(self.index, self.index, page_size)
 
     def __repr__(self) -> str:
         return f"EagerAppendStep(capacity={self.capacity}, page_size={self.page_size}, layout={self.layout!r})"
@@ -231,7 +263,7 @@ class EagerAppendStep:
         tokens = _tokens(counts, spans.first_page, spans.lead, pages, self.page_size)
         start: Tensor = spans.start
         self.index = start.long()[tokens.run] + tokens.offset
-        self.page, self.slot = tokens.page, tokens.slot
+        self.slots = tokens.slots
         self.rows = torch.arange(indptr[-1], device=self.index.device)
         self.num_rows = indptr[-1]
 
@@ -246,7 +278,8 @@ class EagerAppendStep:
         self.rows = (slot_mapping >= 0).nonzero().squeeze(-1)
         self.num_rows = int(self.rows[-1]) + 1 if len(self.rows) else 0
         self.index = index[self.rows]
-        self.page, self.slot = slot_mapping[self.rows] // self.page_size, slot_mapping[self.rows] % self.page_size
+        slot = slot_mapping[self.rows]
+        self.slots = _Slots(slot // self.page_size, slot % self.page_size, self.page_size)
 
     def _check_capacity(self, tokens: int) -> None:
         if tokens > self.capacity.tokens:
@@ -297,10 +330,10 @@ class _RopeAttention:
             raise SpecError(f"{name} is {pool.dtype}; it must be {dtype}, or uint8")
         return pool.view(dtype)
 
-    def _scale(self, name: str, scale: Tensor | None) -> Tensor | float:
-        """Returns the scale in a shape that broadcasts against [tokens, kv_heads, head_dim]."""
+    def _scale(self, name: str, scale: Tensor | None) -> Tensor | None:
+        """Returns the scale in a shape that broadcasts against [tokens, kv_heads, head_dim], or None for 1."""
         if scale is None:
-            return 1.0
+            return None
         if self.spec.kv_dtype == self.spec.dtype:
             raise SpecError(f"{name} is given; a pool of {self.spec.dtype} has no scales")
         is_one = scale.numel() == 1
@@ -309,6 +342,12 @@ class _RopeAttention:
             wanted = f"float32, one element or [kv_heads] = [{self.spec.num_kv_heads}], contiguous"
             raise SpecError(f"{name} is {scale.dtype} {list(scale.shape)}; it must be {wanted}")
         return scale.reshape(-1, 1)
+
+
+def _read(pool: Tensor, step: EagerStep, scale: Tensor | None) -> Tensor:
+    """Returns the rows of the pool that a step reads, float32 [tokens, kv_heads, head_dim]."""
+    rows = _gather(pool, step.layout, step.tokens.slots).float()
+    return rows if scale is None else rows * scale
 
 
 class EagerAttention(_RopeAttention):
@@ -392,81 +431,95 @@ class EagerAttention(_RopeAttention):
             out = torch.empty_like(q)
         if (sinks is not None) != self.spec.sinks or (sinks is not None and tuple(sinks.shape) != heads[:1]):
             raise SpecError(f"sinks must be [{heads[0]}] if the spec has sinks, and None otherwise")
-        tokens = step.tokens
-        keys = (_gather(k_pool, step.layout, tokens.page, tokens.slot).float() * k_scale).permute(1, 2, 0)
-        values = (_gather(v_pool, step.layout, tokens.page, tokens.slot).float() * v_scale).transpose(0, 1)
+        keys = _read(k_pool, step, k_scale).permute(1, 2, 0)
+        values = _read(v_pool, step, v_scale).transpose(0, 1)
         for request in step.requests:
             k, v, seen = keys[..., request.keys], values[:, request.keys], step.key_positions[request.keys]
-            rows = max(1, MAX_SCORES // max(1, heads[0] * k.shape[-1]))
+            numbers = max(k.shape[-1], len(request.segments) * heads[1])  # of scores or rotated queries, for each row
+            rows = max(1, MAX_SCORES // max(1, heads[0] * numbers))
             for begin in range(request.rows.start, request.rows.stop, rows):
                 at = slice(begin, min(begin + rows, request.rows.stop))
-                out_rows, lse_rows = self._attend(q, at, k, v, seen, request, sinks)
-                out[at] = out_rows.to(out.dtype)
-                if lse is not None:
-                    lse[at] = lse_rows
+                score = self._scores(q, at, k, seen, request)
+                weights, lse_rows = self._softmax(score, sinks, lse is not None)
+                out[at] = (weights.flatten(1, 2) @ v).unflatten(1, score.shape[1:3]).permute(2, 0, 1, 3).flatten(1, 2)
+                if lse is not None and lse_rows is not None:
+                    lse[at] = lse_rows.permute(2, 0, 1, 3).flatten(1)
         return out, lse
 
-    def _attend(
-        self,
-        q: Tensor,
-        rows: slice,
-        k: Tensor,
-        v: Tensor,
-        key_positions: Tensor,
-        request: _Request,
-        sinks: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Computes the attention of some rows of one request.
+    def _scores(self, q: Tensor, rows: slice, k: Tensor, key_positions: Tensor, request: _Request) -> Tensor:
+        """Computes the scores of some rows of one request. Those of keys that a query does not see are -inf.
 
         Args:
             q: The queries of the whole step.
             rows: The rows of q to compute.
             k: The request's keys, float32 [kv_heads, head_dim, keys].
-            v: The request's values, float32 [kv_heads, keys, head_dim].
             key_positions: The logical positions of the keys, [keys].
             request: The request.
-            sinks: A logit of each query head, [q_heads], or None.
 
         Returns:
-            out [rows, q_heads, head_dim] and lse [rows, q_heads], float32.
+            The scores, float32 [kv_heads, group, rows, keys].
         """
         mine = slice(rows.start - request.rows.start, rows.stop - request.rows.start)
-        count, kv_heads, group, keys = rows.stop - rows.start, k.shape[0], self.spec.group_size, k.shape[-1]
-        score = torch.empty((kv_heads, group, count, keys), device=q.device)
-        for segment in request.segments:
-            rotated = self._rotated_queries(q[rows], mine, request, segment)
-            packed = rotated.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3).flatten(1, 2)
-            score[..., segment.keys] = (packed @ k[..., segment.keys]).unflatten(1, (group, count))
-        score *= self.spec.scale
+        count, kv_heads, group = rows.stop - rows.start, k.shape[0], self.spec.group_size
+        rotated = self._rotated_queries(q[rows], mine, request) * self.spec.scale
+        packed = rotated.unflatten(2, (kv_heads, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+        parts = [own @ k[..., segment.keys] for own, segment in zip(packed, request.segments, strict=True)]
+        nothing = k.new_empty((kv_heads, group * count, 0))  # for requests without segments
+        score = (parts[0] if len(parts) == 1 else torch.cat([nothing, *parts], dim=-1)).unflatten(1, (group, count))
         if self.spec.softcap is not None:
             score = torch.tanh(score / self.spec.softcap) * self.spec.softcap
-        score.masked_fill_(self._masked(request.positions[mine, None], key_positions), -torch.inf)
-        if sinks is not None:
-            score = torch.cat([score, sinks.view(kv_heads, group, 1, 1).expand(-1, -1, count, 1)], dim=-1)
-        lse = (
-            score.logsumexp(-1, keepdim=True) if score.shape[-1] else score.new_full((*score.shape[:3], 1), -torch.inf)
-        )
-        score = score[..., :keys]
-        weights = torch.exp(score - lse).nan_to_num(0.0)
-        out = (weights.flatten(1, 2) @ v).unflatten(1, (group, count))
-        return out.permute(2, 0, 1, 3).flatten(1, 2), lse.permute(2, 0, 1, 3).flatten(1)
+        for segment in request.segments:
+            if self._may_hide(segment, request):
+                hidden = self._masked(request.positions[mine, None], key_positions[segment.keys])
+                score[..., segment.keys].masked_fill_(hidden, -torch.inf)
+        return score
+
+    def _may_hide(self, segment: _Segment, request: _Request) -> bool:
+        """Returns False if the mask surely lets all queries of the request see the whole segment."""
+        return self.spec.window is not None or (self.spec.mask != "full" and segment.end > request.first + 1)
+
+    @staticmethod
+    def _softmax(score: Tensor, sinks: Tensor | None, with_lse: bool) -> tuple[Tensor, Tensor | None]:
+        """Returns the softmax of scores and, if wanted, their log-sum-exp. A row without visible keys has weights 0.
+
+        Args:
+            score: The scores, [kv_heads, group, rows, keys].
+            sinks: A logit of each query head, [q_heads], or None.
+            with_lse: Whether the log-sum-exp is wanted.
+
+        Returns:
+            The weights, of the shape of score, and the log-sum-exp, [kv_heads, group, rows, 1], or None.
+        """
+        if sinks is None and not with_lse:
+            return score.softmax(-1).nan_to_num_(0.0), None
+        shape = score.shape[:3]
+        every = score if sinks is None else torch.cat([score, sinks.view(*shape[:2], 1, 1).expand(*shape, 1)], dim=-1)
+        lse = every.logsumexp(-1, keepdim=True) if every.shape[-1] else every.new_full((*shape, 1), -torch.inf)
+        return torch.exp(score - lse).nan_to_num_(0.0), lse
 
     def _masked(self, query: Tensor, key: Tensor) -> Tensor:
         """Returns True where a query does not see a key, by their logical positions, which are broadcast."""
         hidden = (key > query) if self.spec.mask != "full" else torch.zeros_like(key > query)
         return hidden if self.spec.window is None else hidden | (key <= query - self.spec.window)
 
-    def _rotated_queries(self, q: Tensor, rows: slice, request: _Request, segment: _Segment) -> Tensor:
-        """Returns the queries rotated for this segment's keys, in float32, after one rounding to their own dtype."""
+    def _rotated_queries(self, q: Tensor, rows: slice, request: _Request) -> Tensor:
+        """Returns the queries rotated for the keys of each segment, after one rounding to their own dtype.
+
+        Args:
+            q: The queries, [rows, q_heads, head_dim].
+            rows: Their rows among those of the request.
+            request: The request.
+
+        Returns:
+            The rotated queries, float32 [segments, rows, q_heads, head_dim].
+        """
         is_rotated = self.spec.query_form == "rotated"
-        if is_rotated and segment.base == 0:
-            return q.float()
-        if segment.cos_sin is None:  # every layer rotates by the same angles
+        if request.cos_sin is None:  # every layer rotates by the same angles
             positions = torch.zeros_like(request.positions[:1]) if is_rotated else request.positions
             factor = 1.0 if is_rotated else self.spec.attention_factor
-            segment.cos_sin = self.cos_sin((positions - segment.base)[:, None], factor)
-        cosine, sine = segment.cos_sin if is_rotated else (t[rows] for t in segment.cos_sin)
-        return self.rotate(q, (cosine, sine)).to(q.dtype).float()
+            request.cos_sin = self.cos_sin((positions - request.bases[:, None])[..., None], factor)
+        cosine, sine = request.cos_sin if is_rotated else (t[:, rows] for t in request.cos_sin)
+        return self.rotate(q, (cosine, sine)).to(q.dtype).float().expand(len(request.segments), *q.shape)
 
     @overload
     def plan_append(
@@ -529,13 +582,16 @@ class EagerAttention(_RopeAttention):
         scales = self._scale("k_scale", k_scale), self._scale("v_scale", v_scale)
         if len(k) < step.num_rows or len(v) < step.num_rows:
             raise SpecError(f"k and v have {len(k)} and {len(v)} tokens; the step has {step.num_rows}")
-        k, v = k[step.rows], v[step.rows]
+        if len(step.rows) == step.num_rows:  # no row is skipped
+            k, v = k[: step.num_rows], v[: step.num_rows]
+        else:
+            k, v = k[step.rows], v[step.rows]
         if self.spec.append_form == "raw":
             k = self.rotate(k, self.cos_sin(step.index[:, None], self.spec.attention_factor))
         if self.spec.kv_dtype != self.spec.dtype:
-            k, v = (x.float() / scale for x, scale in zip((k, v), scales, strict=True))
-        _scatter(k_pool, step.layout, step.page, step.slot, k)
-        _scatter(v_pool, step.layout, step.page, step.slot, v)
+            k, v = (x if scale is None else x.float() / scale for x, scale in zip((k, v), scales, strict=True))
+        _scatter(k_pool, step.layout, step.slots, k)
+        _scatter(v_pool, step.layout, step.slots, v)
 
 
 class EagerReposition(_RopeAttention):
@@ -567,11 +623,11 @@ class EagerReposition(_RopeAttention):
             raise SpecError(
                 f"source has {len(source.rows)} tokens and target {len(target.rows)}; both must have the same rows"
             )
-        k = _gather(k_pool, source.layout, source.page, source.slot)
-        v = _gather(v_pool, source.layout, source.page, source.slot)
+        k = _gather(k_pool, source.layout, source.slots)
+        v = _gather(v_pool, source.layout, source.slots)
         k = self.rotate(k, self.cos_sin((target.index - source.index)[:, None]))
-        _scatter(k_pool, target.layout, target.page, target.slot, k)
-        _scatter(v_pool, target.layout, target.page, target.slot, v)
+        _scatter(k_pool, target.layout, target.slots, k)
+        _scatter(v_pool, target.layout, target.slots, v)
 
 
 @checked

@@ -6,6 +6,7 @@ import lazyrope
 import pytest
 import torch
 from lazyrope import eager
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.python import test_batch, test_fp8
 from tests.python.test_append import Writes, token_slots
@@ -161,3 +162,52 @@ def test_keywords_are_those_of_the_compiled_api(device):
         writes.update(spans)
     with pytest.raises(TypeError, match=r"or a lazyrope\.Batch"):
         step.update(pages)
+
+
+class Operations(TorchDispatchMode):
+    """Counts PyTorch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += 1
+        return operation(*args, **(kwargs or {}))
+
+
+def test_a_document_more_takes_few_operations(device):
+    """Decoding over many documents takes the time of its operations' overhead on a CPU."""
+    counts = []
+    for documents in (4, 20):
+        case = documents_case(Setting(query_form="rotated"), [20] * documents, 1, device)
+        kernel = eager.compile(case.spec)
+        step = case.plan(kernel)
+        with Operations() as operations:
+            kernel(case.q, case.k_pool, case.v_pool, step, return_lse=False)
+        counts.append(operations.count)
+    assert counts[0] <= 100 and counts[1] - counts[0] <= 8 * 16
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_pools_whose_pages_are_apart_are_read_and_written(device, layout):
+    """The pages of some engines' pools alternate with other data, so no view joins them."""
+    case = documents_case(Setting(layout=layout), [100, 33], 3, device)
+    kernel = eager.compile(case.spec)
+    expected, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.call_arguments)
+    apart = [torch.stack([pool, pool], dim=1)[:, 0] for pool in (case.k_pool, case.v_pool)]
+    out, _ = kernel(case.q, *apart, case.plan(kernel), **case.call_arguments)
+    assert torch.equal(out, expected)
+    rows = torch.randn((5, 2, 128), device=device).to(torch.bfloat16)
+    pools = [torch.zeros_like(pool) for pool in (case.k_pool, case.v_pool)]
+    gaps = [torch.zeros_like(torch.stack([pool, pool], dim=1))[:, 0] for pool in pools]
+    step = kernel.plan_append(
+        one_span(0, 5, 0, device),
+        case.metadata["pages"],
+        capacity=lazyrope.AppendCapacity(5),
+        page_size=case.setting.page_size,
+        layout=layout,
+    )
+    for given in (pools, gaps):
+        kernel.append(rows, rows, *given, step)
+    assert pools[0].any() and all(torch.equal(a, b) for a, b in zip(pools, gaps, strict=True))
