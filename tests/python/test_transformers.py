@@ -16,6 +16,7 @@ transformers = pytest.importorskip("transformers", reason="pip install -r tools/
 from lazyrope.transformers import Engine, attach  # noqa: E402
 
 from tests.conftest import HAS_GPU  # noqa: E402
+from tests.support.cpu_time import ratios  # noqa: E402
 from tests.support.serving import (  # noqa: E402
     MODES,
     as_dtype,
@@ -268,3 +269,20 @@ def test_random_requests_leak_nothing(model, exact, pytestconfig):
             live.clear()
     assert ended == count and compared == count // 100
     assert engine.store.stats.evictions > count // 20, "the store was large enough for all"
+
+
+@pytest.mark.skipif(HAS_GPU, reason="plain PyTorch is for CPUs")
+def test_plain_pytorch_takes_about_the_time_of_the_models_own_attention():
+    """The limits are generous, for CPU times of a busy machine vary. tests/support/cpu_time.py prints the ratios."""
+    found = ratios(torch.float32, "sdpa", rounds=3)
+    assert found["first token"] < 1.6 and found["other tokens"] < 2.2, found
+
+
+@pytest.mark.skipif(HAS_GPU, reason="captured passes always draw random numbers")
+def test_greedy_requests_draw_no_random_numbers(model):
+    engine = make_engine(model)
+    before = torch.random.get_rng_state()
+    engine.generate([1, 2, 3], max_new_tokens=2, stop=[]).result()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    engine.generate([1, 2, 3], max_new_tokens=2, temperature=1.0, stop=[]).result()
+    assert not torch.equal(torch.random.get_rng_state(), before)

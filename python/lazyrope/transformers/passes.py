@@ -6,8 +6,9 @@ import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ Tensor = Any
 
 GRAPH_JOBS = 32  # the jobs of a graph, except in decode: one number keeps the captured sizes few
 MIN_CAPACITY = StepCapacity(1, 1, 1, 1)
+_numbers = attrgetter(
+    *(field.name for field in fields(StepCapacity))
+)  # astuple() takes 26 times as long, in every pass
 _CAPTURING = threading.Lock()
 
 
@@ -86,12 +90,12 @@ class _GrowingAppend:
 
 
 def _holds(capacity: StepCapacity, needed: StepCapacity) -> bool:
-    return all(have >= need for have, need in zip(astuple(capacity), astuple(needed), strict=True))
+    return all(have >= need for have, need in zip(_numbers(capacity), _numbers(needed), strict=True))
 
 
 def _grown(capacity: StepCapacity, needed: StepCapacity) -> StepCapacity:
     """Returns a capacity that holds both, with each new number rounded up to a power of two."""
-    pairs = zip(astuple(capacity), astuple(needed), strict=True)
+    pairs = zip(_numbers(capacity), _numbers(needed), strict=True)
     return StepCapacity(*(max(have, _power_of_two(need)) for have, need in pairs))
 
 
@@ -156,12 +160,13 @@ class Runner:
         packed = pack(work, self.backend.store.page_size)
         views = packed.views(self._to_device(packed))
         temperature = torch.tensor(temperatures, dtype=torch.float32).to(self.device)
+        # A captured pass serves any temperature, so it always draws noise.
         if self._graphs is not None and (graph := self._graphs.of(work, packed.max_rows)) is not None:
             return graph.run(self, work, packed, views, temperature)
         self._pass.update(packed, views, work)
         hidden = self.hidden(views["ids"], views["positions"], self._pass)
         self._store_hidden(work, hidden)
-        chosen = self.sample(hidden[views["last"]], temperature)
+        chosen = self.sample(hidden[views["last"]], temperature if any(temperatures) else None)
         return [int(token) for token in chosen.tolist()]
 
     def _to_device(self, packed: Packed) -> Tensor:
@@ -176,7 +181,7 @@ class Runner:
             )
         return result.last_hidden_state[0]
 
-    def sample(self, hidden: Tensor, temperatures: Tensor) -> Tensor:
+    def sample(self, hidden: Tensor, temperatures: Tensor | None) -> Tensor:
         """Samples a token after each of the hidden states.
 
         The index of the greatest logit / temperature + Gumbel noise is a sample of softmax(logits / temperature). A
@@ -184,12 +189,15 @@ class Runner:
 
         Args:
             hidden: Hidden states, [rows, hidden size].
-            temperatures: The temperature of each row, [rows], float32. 0: the most probable token.
+            temperatures: The temperature of each row, [rows], float32. 0: the most probable token. None: 0 for all
+                rows, without drawing random numbers.
 
         Returns:
             The tokens, [rows].
         """
         logits = self.model.get_output_embeddings()(hidden).float()
+        if temperatures is None:
+            return logits.argmax(dim=-1)
         noise = -torch.log(torch.empty_like(logits).exponential_())
         temperature = temperatures[:, None]
         return torch.where(temperature > 0, logits / temperature.clamp_min(1e-6) + noise, logits).argmax(dim=-1)
