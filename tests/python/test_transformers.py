@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import lazyrope
@@ -192,6 +193,30 @@ def test_a_model_without_a_head_or_on_two_devices_is_refused(model):
     divided.lm_head.to("meta")
     with pytest.raises(lazyrope.SpecError, match="the model is on cpu and on meta; it must be on one device"):
         make_engine(divided)
+
+
+@pytest.mark.parametrize("given", ["some/model", Path("some/model")])
+def test_a_name_is_refused_with_the_lines_that_load_a_model(given):
+    with pytest.raises(lazyrope.SpecError) as caught:
+        attach(given, budget="1MiB")
+    first, *lines = str(caught.value).splitlines()
+    assert first == f"model = {given!r}; it must be a loaded model of transformers:"
+    names = {"torch": torch, "lazyrope": lazyrope}
+
+    class AutoModelForCausalLM:
+        @staticmethod
+        def from_pretrained(name: str, dtype: torch.dtype) -> Any:
+            assert name == "some/model"
+            return tiny_llama(dtype=dtype)
+
+    program = "\n".join(line.strip() for line in lines).replace("...", "'1MiB'")
+    with pytest.warns(RuntimeWarning, match="plain PyTorch"):
+        exec(program, names | {"AutoModelForCausalLM": AutoModelForCausalLM})
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(lazyrope.SpecError, match=r"model = 3; it must be a loaded model of transformers"):
+        attach(3, budget="1MiB")
 
 
 @pytest.mark.parametrize("name", BAD_MODELS)

@@ -10,6 +10,7 @@ arXiv 2409.15355). The prompt comes last. It sees all documents and itself, at t
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -90,6 +91,7 @@ def attach(
 
 def _backend(model: Any, budget: int | str, arch: str | None, page_size: int) -> Backend:
     """Returns the store and the attention of a model, as the arguments of :func:`attach` ask for them."""
+    _check_is_loaded(model)
     spec = _supported_spec(model)
     plain = model.device.type == "cpu" and arch is None
     if plain:
@@ -112,6 +114,18 @@ def _backend(model: Any, budget: int | str, arch: str | None, page_size: int) ->
     attention = eager.compile(spec) if plain else compile_kernels(spec, arch)
     reposition = eager.compile_reposition(spec) if plain else compile_reposition(spec, arch)
     return Backend(attention, reposition, store)
+
+
+def _check_is_loaded(model: Any) -> None:
+    """Raises SpecError for the name of a model, or anything else that is not a model of transformers."""
+    if hasattr(model, "config") and hasattr(model, "get_output_embeddings"):
+        return
+    name = str(model) if isinstance(model, str | os.PathLike) else "HuggingFaceTB/SmolLM2-135M-Instruct"
+    raise SpecError(
+        f"model = {model!r:.80}; it must be a loaded model of transformers:\n"
+        f"    model = AutoModelForCausalLM.from_pretrained({name!r}, dtype=torch.bfloat16)\n"
+        f"    engine = lazyrope.transformers.attach(model, budget=...)"
+    )
 
 
 def _supported_spec(model: Any) -> AttentionSpec:
