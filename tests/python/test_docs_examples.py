@@ -62,7 +62,7 @@ def check_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: Words())
     names = run()
     first, second = names["first"], names["second"]
-    assert len(first.tokens) == len(second.tokens) == 128
+    assert len(first.tokens) == len(second.tokens) == 32
     assert first.documents == second.documents[::-1] and second.hits == 2
     stats = names["engine"].store.stats
     assert stats.documents == 2 and stats.bytes_copied == 0

@@ -311,3 +311,38 @@ def test_greedy_requests_draw_no_random_numbers(model):
     assert torch.equal(torch.random.get_rng_state(), before)
     engine.generate([1, 2, 3], max_new_tokens=2, temperature=1.0, stop=[]).result()
     assert not torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_request_beyond_the_models_positions_is_refused():
+    engine = make_engine(tiny_llama("default", max_position_embeddings=100))
+    prompt, *documents = random_token_lists(8, 20, 30, 40)
+    assert len(engine.generate(prompt, documents, max_new_tokens=11, stop=[]).result()) == 11  # positions 0 to 99
+    with pytest.raises(
+        lazyrope.SpecError,
+        match=r"needs 101 positions \(documents: 70, prompt: 20, max_new_tokens: 12\); the engine allows 100\..*"
+        r"attach\(\.\.\., max_model_len=101\) goes beyond it",
+    ):
+        engine.generate(prompt, documents, max_new_tokens=12)
+    with pytest.raises(lazyrope.SpecError, match="needs 120 positions"):
+        engine.score(prompt + prompt + [1] * 10, documents)
+    assert_nothing_is_held(engine)
+
+
+def test_max_model_len_replaces_the_models_positions():
+    model = tiny_llama("default", max_position_embeddings=100)
+    assert make_engine(model).max_model_len == 100
+    assert len(make_engine(model, max_model_len=120).generate([1] * 119, max_new_tokens=2, stop=[]).result()) == 2
+    with pytest.raises(lazyrope.SpecError, match="needs 51 positions"):
+        make_engine(model, max_model_len=50).generate([1] * 50, max_new_tokens=2)
+    for wrong in (0, 1.5, "8k"):
+        with pytest.raises(lazyrope.SpecError, match=r"max_model_len = .*; it must be an integer, at least 1"):
+            make_engine(model, max_model_len=wrong)
+
+
+@pytest.mark.parametrize(
+    ("rope", "stated", "expected"),
+    [("default", 8192, 8192), ("llama3", 131072, 131072), ("yarn", 256, 2048), ("yarn", 2048, 2048)],
+)
+def test_the_models_positions_include_the_extension_of_yarn(rope, stated, expected):
+    """The factor of the tiny YaRN model is 8, from 256 positions."""
+    assert make_engine(tiny_llama(rope, max_position_embeddings=stated)).max_model_len == expected

@@ -22,6 +22,7 @@ from .._core import AttentionSpec, compile_reposition
 from ..documents import DocumentStore
 from ..errors import SpecError
 from .engine import Engine, Generation, Scores
+from .limits import max_positions
 from .passes import Backend
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
@@ -41,6 +42,7 @@ def attach(
     max_pass_tokens: int = 8192,
     cuda_graphs: bool = True,
     max_graph_tokens: int = 256,
+    max_model_len: int | None = None,
 ) -> Engine:
     """Makes an engine that serves a model from a store of documents.
 
@@ -67,6 +69,10 @@ def attach(
         max_graph_tokens: Other passes of up to this many tokens are captured too: short prompts, with or without
             decoding. Their launches then take the host less time than the GPU. Each power of two of tokens is captured
             when it first occurs. 0: none.
+        max_model_len: The most positions of a request: its documents, its prompt and its new tokens. A longer request
+            is refused. The default is the model's own maximum: max_position_embeddings of its config, or, with YaRN,
+            the positions that its factor extends it to. A greater number lifts the refusal; beyond its own maximum a
+            model usually answers nonsense.
 
     Raises:
         SpecError: The model's config needs a feature that does not exist (the message names it), or a value is not
@@ -86,6 +92,7 @@ def attach(
         max_pass_tokens=max_pass_tokens,
         cuda_graphs=cuda_graphs and model.device.type == "cuda",
         max_graph_tokens=max_graph_tokens,
+        max_model_len=max_positions(model.config) if max_model_len is None else max_model_len,
     )
 
 

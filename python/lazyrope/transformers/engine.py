@@ -24,6 +24,7 @@ from ..documents import Document, DocumentStore, InsertError, PageRun, StoreFull
 from ..errors import SpecError
 from .fifo_lock import FifoLock, device_lock
 from .layout import MODES, Layout, RequestParts, fill_of
+from .limits import check_positions
 from .passes import Backend, Runner
 from .work import Job, Work
 
@@ -205,6 +206,7 @@ class Engine:
         mode: The default mode of requests.
         max_requests: The most requests that run at the same time.
         max_pass_tokens: The most tokens of one pass.
+        max_model_len: The most positions of a request, or None if there is no limit.
     """
 
     def __init__(
@@ -219,17 +221,21 @@ class Engine:
         max_pass_tokens: int = 8192,
         cuda_graphs: bool = True,
         max_graph_tokens: int = 256,
+        max_model_len: int | None = None,
     ) -> None:
         _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
         _check("max_requests", max_requests, max_requests >= 1, "at least 1")
         _check("max_graph_tokens", max_graph_tokens, max_graph_tokens >= 0, "at least 0")
         _check("max_pass_tokens", max_pass_tokens, max_pass_tokens > max_requests, "more than max_requests")
+        is_count = max_model_len is None or (isinstance(max_model_len, int) and max_model_len >= 1)
+        _check("max_model_len", max_model_len, is_count, "an integer, at least 1")
         self.model = model
         self.store = store
         self.tokenizer = tokenizer
         self.mode = mode
         self.max_requests = max_requests
         self.max_pass_tokens = max_pass_tokens
+        self.max_model_len = max_model_len
         self.backend: str = backend.attention.arch
         self._runner = Runner(model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens)
         self._pass_lock = FifoLock()  # guards everything but the arrival of requests
@@ -365,6 +371,8 @@ class Engine:
         is_list = isinstance(documents, Iterable) and not isinstance(documents, str | bytes)
         _check("documents", documents, is_list, "a list of texts or of token ids; a single one is [text]")
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
+        if self.max_model_len is not None:
+            check_positions(self.max_model_len, sum(map(len, texts)), len(own), fields["max_new_tokens"])
         generation = Generation(self, own, texts, mode=mode, **fields)
         with self._arrivals:
             self._waiting.append(generation)
