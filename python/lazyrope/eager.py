@@ -148,7 +148,7 @@ class _Request:
     bases: Tensor  # [segments]
     segments: list[_Segment]
     keys: slice  # the request's keys among the step's keys
-    cos_sin: tuple[Tensor, Tensor] | None = None  # of its queries' angles for each segment, made at first use
+    cos_sin: tuple[Tensor, Tensor] | None = None  # the cosines and sines for each segment, made at first use
 
 
 class EagerStep:
@@ -435,7 +435,7 @@ class EagerAttention(_RopeAttention):
         values = _read(v_pool, step, v_scale).transpose(0, 1)
         for request in step.requests:
             k, v, seen = keys[..., request.keys], values[:, request.keys], step.key_positions[request.keys]
-            numbers = max(k.shape[-1], len(request.segments) * heads[1])  # of scores or rotated queries, for each row
+            numbers = max(k.shape[-1], len(request.segments) * heads[1])  # for each row: scores or rotated queries
             rows = max(1, MAX_SCORES // max(1, heads[0] * numbers))
             for begin in range(request.rows.start, request.rows.stop, rows):
                 at = slice(begin, min(begin + rows, request.rows.stop))

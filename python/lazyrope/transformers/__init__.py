@@ -43,6 +43,7 @@ def attach(
     cuda_graphs: bool = True,
     max_graph_tokens: int = 256,
     max_model_len: int | None = None,
+    progress: bool | None = None,
 ) -> Engine:
     """Makes an engine that serves a model from a store of documents.
 
@@ -73,6 +74,8 @@ def attach(
             is refused. The default is the model's own maximum: max_position_embeddings of its config, or, with YaRN,
             the positions that its factor extends it to. A greater number lifts the refusal; beyond its own maximum a
             model usually answers nonsense.
+        progress: Whether long work shows a progress bar on stderr: the layers of a pass, and the tokens that
+            :meth:`Generation.result` and :meth:`Generation.text` wait for. None: on a CPU, if stderr is a terminal.
 
     Raises:
         SpecError: The model's config needs a feature that does not exist (the message names it), or a value is not
@@ -93,6 +96,7 @@ def attach(
         cuda_graphs=cuda_graphs and model.device.type == "cuda",
         max_graph_tokens=max_graph_tokens,
         max_model_len=max_positions(model.config) if max_model_len is None else max_model_len,
+        progress=progress,
     )
 
 

@@ -26,6 +26,7 @@ from .fifo_lock import FifoLock, device_lock
 from .layout import MODES, Layout, RequestParts, fill_of
 from .limits import check_positions
 from .passes import Backend, Runner
+from .progress import Progress
 from .work import Job, Work
 
 Tensor = Any
@@ -123,7 +124,7 @@ class Generation:
         Raises:
             Exception: The error that ended the request.
         """
-        return list(self)
+        return list(self._waited_for())
 
     def text(self) -> str:
         """Runs passes until the request ends, and returns its text.
@@ -132,7 +133,7 @@ class Generation:
             SpecError: The engine has no tokenizer.
             Exception: The error that ended the request.
         """
-        for _ in self:
+        for _ in self._waited_for():
             pass
         return self._decoded(0, len(self.tokens))
 
@@ -153,6 +154,10 @@ class Generation:
                 first, given = given, len(self.tokens)
         if rest := self._decoded_after(first, given):
             yield rest
+
+    def _waited_for(self) -> Iterable[int]:
+        """Returns the iterator over the tokens for callers that see none of them before the last."""
+        return self.engine._progress.generated(self, self.max_new_tokens) if self.max_new_tokens else self
 
     def _decoded_after(self, first: int, given: int) -> str:
         """Returns the text that the tokens from `given` on add to the text from `first` on."""
@@ -222,6 +227,7 @@ class Engine:
         cuda_graphs: bool = True,
         max_graph_tokens: int = 256,
         max_model_len: int | None = None,
+        progress: bool | None = None,
     ) -> None:
         _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
         _check("max_requests", max_requests, max_requests >= 1, "at least 1")
@@ -237,7 +243,10 @@ class Engine:
         self.max_pass_tokens = max_pass_tokens
         self.max_model_len = max_model_len
         self.backend: str = backend.attention.arch
-        self._runner = Runner(model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens)
+        self._progress = Progress(progress, is_slow=store.device.type == "cpu")
+        self._runner = Runner(
+            model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens, progress=self._progress
+        )
         self._pass_lock = FifoLock()  # guards everything but the arrival of requests
         # Engines on one device run their passes one at a time, for work of one thread on a GPU may break the capture of
         # another thread. This also covers engines of one model.

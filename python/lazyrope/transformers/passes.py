@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import cache
@@ -16,6 +16,7 @@ import torch
 from .._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
 from ..documents import DocumentStore
 from .hook import attending
+from .progress import Progress
 from .work import SEGMENTS, SPANS, Packed, Work, pack
 
 Tensor = Any
@@ -114,6 +115,7 @@ class Pass:
         self._target = _GrowingAppend(backend)
         self._moves = False
         self.out: Tensor | None = None
+        self.after_layer: Callable[[], object] | None = None
 
     def update(self, packed: Packed, views: dict[str, Tensor], work: Work) -> None:
         self._arguments.update(packed, views)
@@ -137,14 +139,19 @@ class Pass:
         if self._moves:
             backend.reposition(*pools, self._source.step, self._target.step)
         out, _ = backend.attention(q, *pools, self._arguments.step, out=self.out, return_lse=False)
+        if self.after_layer is not None:
+            self.after_layer()
         return out
 
 
 class Runner:
     """Runs passes of a model and samples tokens. A temperature of 0 selects the most probable token."""
 
-    def __init__(self, model: Any, backend: Backend, *, cuda_graphs: bool, max_graph_tokens: int) -> None:
+    def __init__(
+        self, model: Any, backend: Backend, *, cuda_graphs: bool, max_graph_tokens: int, progress: Progress
+    ) -> None:
         self.model = model
+        self._progress = progress
         self.backend = backend
         self.device = backend.store.device
         self._pass = Pass(backend)
@@ -164,7 +171,9 @@ class Runner:
         if self._graphs is not None and (graph := self._graphs.of(work, packed.max_rows)) is not None:
             return graph.run(self, work, packed, views, temperature)
         self._pass.update(packed, views, work)
-        hidden = self.hidden(views["ids"], views["positions"], self._pass)
+        with self._progress.layers(work.num_tokens, self.model.config.num_hidden_layers) as after_layer:
+            self._pass.after_layer = after_layer
+            hidden = self.hidden(views["ids"], views["positions"], self._pass)
         self._store_hidden(work, hidden)
         chosen = self.sample(hidden[views["last"]], temperature if any(temperatures) else None)
         return [int(token) for token in chosen.tolist()]
