@@ -1,6 +1,7 @@
 """Runs ``make demo``: compiles the kernels of three published model configs.
 
-On a GPU the demo also stores documents once and attends to them in two orders.
+On a GPU the demo also stores documents once and attends to them in two orders. Without a GPU it runs the README's
+example in the emulator, and prints its error against fp64.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ ARCHS = ["sm_80", "sm_90a"]
 # The demo has a cache of its own, so that it shows the times of compiling even if the kernels were compiled before.
 CACHE = tempfile.TemporaryDirectory(prefix="lazyrope-demo-")
 os.environ["LAZYROPE_CACHE_DIR"] = CACHE.name
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # for the checks in tests/support
 
 import lazyrope  # noqa: E402  (reads the environment)
 
@@ -164,23 +167,38 @@ def show_answers(torch) -> None:
     print_table(rows, left=1)
 
 
+def show_example() -> None:
+    """Runs the README's example in the emulator, and compares its results with fp64 attention."""
+    from tests.support.first_call import SECOND_THEN_FIRST, errors
+    from tests.support.markdown import code_blocks
+
+    (example,) = code_blocks((ROOT / "README.md").read_text(), "python")
+    names: dict[str, object] = {}
+    begin = time.perf_counter()
+    exec(compile(example, "README.md", "exec"), names)
+    seconds = time.perf_counter() - begin
+    out, lse = errors(names, SECOND_THEN_FIRST)
+    print(f"\nThere is no GPU here. The README's example ran in the emulator in {seconds:.1f} s.")
+    print(f"It reads the second document first. Relative error of out against fp64: {out:.1e}; of lse: {lse:.1e}.")
+    if not (out < 1e-2 and lse < 1e-2):
+        sys.exit("These errors are too large: bfloat16 allows 1e-2.")
+
+
 def has_gpu() -> bool:
     return "GPU 0" in lazyrope.doctor()
 
 
 def main() -> None:
     show_kernels()
-    if not has_gpu():
-        print(
-            "There is no GPU here, so the kernels were only compiled. On a machine with a GPU the demo also runs them."
-        )
-        return
     try:
         import torch
     except ImportError:
-        print(f"There is a GPU, but no PyTorch to make tensors with: {sys.executable} -m pip install torch")
+        print(f"The demo runs no kernels, for there is no PyTorch: {sys.executable} -m pip install torch")
         return
-    show_answers(torch)
+    if has_gpu():
+        show_answers(torch)
+    else:
+        show_example()
 
 
 if __name__ == "__main__":
