@@ -23,7 +23,7 @@ struct CheckedParameter {
   bool is_required = false;
   bool takes_any = false;
   bool is_address = false;           // an int of 64 bits
-  std::vector<PyTypeObject*> types;  // of values that need no further check
+  std::vector<PyTypeObject*> types;  // a value of one needs no further check
 };
 
 struct Overload {
@@ -99,11 +99,13 @@ Overload overload_of(const StubOverload& stub, const py::module_& scope) {
   return overload;
 }
 
-bool is_32_bits(PyObject* number) {
+// Returns true if the int certainly is in the parameter's range.
+bool is_in_range(const CheckedParameter& parameter, PyObject* number) {
   int overflows = 0;
   const long value = PyLong_AsLongAndOverflow(number, &overflows);
-  return overflows == 0 && value >= std::numeric_limits<int>::min() &&
-         value <= std::numeric_limits<int>::max();
+  if (overflows != 0) return false;
+  if (parameter.is_address) return value >= 0;
+  return value >= std::numeric_limits<int>::min() && value <= std::numeric_limits<int>::max();
 }
 
 // Returns true if the value certainly is of the parameter's type.
@@ -111,7 +113,7 @@ bool accepts(const CheckedParameter& parameter, PyObject* value) {
   if (parameter.takes_any) return true;
   for (const PyTypeObject* type : parameter.types) {
     if (Py_TYPE(value) != type) continue;
-    return type != &PyLong_Type || parameter.is_address || is_32_bits(value);
+    return type != &PyLong_Type || is_in_range(parameter, value);
   }
   return false;
 }

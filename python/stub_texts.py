@@ -90,7 +90,7 @@ def class_entries(node: ast.ClassDef) -> Iterator[str]:
     texts = [text_of(node), text_of(named["__init__"][0]) if "__init__" in named else ""]
     yield entry(node.name, "", "\n\n".join(filter(None, texts)))
     for name, overloads in named.items():
-        if text_of(overloads[0]) or name == "__init__":
+        if text_of(overloads[0]) or name == "__init__" or not name.startswith("_"):
             yield function_entry(node.name + ".", overloads)
 
 

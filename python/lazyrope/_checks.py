@@ -44,8 +44,8 @@ class Signature:
         return [p for p in self.parameters if not p.is_keyword_only]
 
     @property
-    def required(self) -> list[str]:
-        return [p.name for p in self.parameters if p.is_required]
+    def required_by_position(self) -> list[str]:
+        return [p.name for p in self.by_position if p.is_required]
 
 
 def refuse(name: str, signatures: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -178,9 +178,9 @@ def _refuse(
             return
         found.append((len(errors), errors[0], signature))
     found.sort(key=lambda row: row[0])
-    error = found[0][1]
-    others = [_listed(signature.required, "and") for _, _, signature in found[1:] if signature.required]
-    others = list(dict.fromkeys(others))
+    _, error, best = found[0]
+    alternatives = [other.required_by_position for _, _, other in found[1:]]
+    others = [_listed(names, "and") for names in alternatives if names and names != best.required_by_position]
     raise type(error)("; or give ".join([str(error), *others])) from None
 
 

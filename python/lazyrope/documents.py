@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -111,6 +112,7 @@ class DocumentStore:
             SpecError: A value is not allowed, or the budget is less than one page.
         """
         dtype = getattr(torch, spec.kv_dtype) if dtype is None else dtype
+        num_layers, page_size = operator.index(num_layers), operator.index(page_size)  # from NumPy, for example
         _require(num_layers >= 1, f"num_layers is {num_layers}; it must be at least 1")
         _require(page_size >= 16 and page_size % 16 == 0, f"page_size is {page_size}; it must be a multiple of 16")
         _require(dtype.is_floating_point, f"dtype is {dtype}; a pool holds a floating-point type")
