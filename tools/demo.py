@@ -21,7 +21,7 @@ ARCHS = ["sm_80", "sm_90a"]
 CACHE = tempfile.TemporaryDirectory(prefix="lazyrope-demo-")
 os.environ["LAZYROPE_CACHE_DIR"] = CACHE.name
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # for the checks in tests/support
+sys.path.insert(0, str(ROOT))  # for the modules of tools
 
 import lazyrope  # noqa: E402  (reads the environment)
 
@@ -169,8 +169,8 @@ def show_answers(torch) -> None:
 
 def show_example() -> None:
     """Runs the README's example in the emulator, and compares its results with fp64 attention."""
-    from tests.support.first_call import SECOND_THEN_FIRST, errors
-    from tests.support.markdown import code_blocks
+    from tools.first_call import SECOND_THEN_FIRST, errors
+    from tools.markdown import code_blocks
 
     (example,) = code_blocks((ROOT / "README.md").read_text(), "python")
     names: dict[str, object] = {}

@@ -21,7 +21,8 @@ import torch
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._checks import checked
 from ._core import AttentionSpec, Batch
-from ._overloads import Ints, bound, check_format, check_ints, check_tensor, check_type, ints, only, step_tensors
+from ._eager_pool import Slots, Tokens, gather, scatter, tokens_of
+from ._overloads import bound, check_format, check_ints, check_tensor, check_type, ints, only, step_tensors
 from .errors import SpecError
 
 __all__ = ["EagerAppendStep", "EagerAttention", "EagerReposition", "EagerStep", "compile", "compile_reposition"]
@@ -61,79 +62,6 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
     return torch.cat([columns, rest], dim=-1)
 
 
-class _Slots:
-    """Slots of a pool, all tensors int64 [slots]."""
-
-    def __init__(self, page: Tensor, slot: Tensor, page_size: int) -> None:
-        self.page = page
-        self.slot = slot
-        self.row = page * page_size + slot  # the index in a pool whose pages are joined
-
-
-@dataclass
-class _Tokens:
-    """Runs of tokens in pages, concatenated."""
-
-    offset: Tensor  # [tokens], int64: index of a token in its run
-    run: Tensor  # [tokens]: index of its run
-    slots: _Slots
-
-
-def _tokens(lengths: Ints, first_page: Tensor, lead: Tensor | None, pages: Tensor, page_size: int) -> _Tokens:
-    device = pages.device
-    lead = torch.zeros_like(first_page) if lead is None else lead
-    count = torch.tensor(lengths, dtype=torch.int64, device=device)
-    run = torch.repeat_interleave(torch.arange(len(lengths), device=device), count)
-    offset = torch.arange(len(run), device=device) - (count.cumsum(0) - count)[run]
-    slot = lead.long()[run] + offset
-    page = pages[first_page.long()[run] + slot // page_size].long()
-    return _Tokens(offset, run, _Slots(page, slot % page_size, page_size))
-
-
-def _is_narrow(dtype: Any) -> bool:
-    """Returns True if an element has 8 bits."""
-    return bool(dtype.itemsize == 1)
-
-
-def _bits(x: Tensor) -> Tensor:
-    """Returns a view that PyTorch can index: 8-bit floating-point numbers as uint8."""
-    return x.view(torch.uint8) if _is_narrow(x.dtype) else x
-
-
-def _joined(pool: Tensor, layout: str) -> Tensor | None:
-    """Returns a view of the pool with its pages joined, [slots, kv_heads, head_dim], or None if there is no such view.
-
-    PyTorch reads and writes rows of one dimension several times as fast as rows of two.
-    """
-    if layout != "NHD" or pool.stride(0) != pool.shape[1] * pool.stride(1):
-        return None
-    return pool.as_strided((pool.shape[0] * pool.shape[1], *pool.shape[2:]), pool.stride()[1:])
-
-
-def _gather(pool: Tensor, layout: str, slots: _Slots) -> Tensor:
-    """Reads rows of the pool, [tokens, kv_heads, head_dim]."""
-    bits = _bits(pool)
-    joined = _joined(bits, layout)
-    if joined is not None:
-        return joined.index_select(0, slots.row).view(pool.dtype)
-    return (bits[slots.page, slots.slot] if layout == "NHD" else bits[slots.page, :, slots.slot]).view(pool.dtype)
-
-
-def _scatter(pool: Tensor, layout: str, slots: _Slots, rows: Tensor) -> None:
-    """Writes rows to the pool, rounded to its dtype. Numbers of 8 bits saturate at the greatest one."""
-    if _is_narrow(pool.dtype):
-        greatest = torch.finfo(pool.dtype).max
-        rows = rows.float().clamp(-greatest, greatest).nan_to_num(torch.nan)  # all NaNs get the same bits
-    rows, bits = _bits(rows.to(pool.dtype)), _bits(pool)
-    joined = _joined(bits, layout)
-    if joined is not None:
-        joined.index_copy_(0, slots.row, rows)
-    elif layout == "NHD":
-        bits[slots.page, slots.slot] = rows
-    else:
-        bits[slots.page, :, slots.slot] = rows
-
-
 @dataclass
 class _Segment:
     keys: slice  # the segment's keys among its request's keys
@@ -160,7 +88,7 @@ class EagerStep:
         self.layout = layout
         self.num_tokens = 0
         self.requests: list[_Request] = []
-        self.tokens: _Tokens
+        self.tokens: Tokens
         self.key_positions: Tensor  # [keys], int64
 
     def __repr__(self) -> str:
@@ -191,7 +119,7 @@ class EagerStep:
         bases, lengths = ints("segments.base", segments.base), ints("segments.length", segments.length)
         starts, q_positions = ints("segments.start", segments.start), ints("q_position", q_position)
         check_ints("segments.first_page", segments.first_page)
-        self.tokens = _tokens(lengths, segments.first_page, segments.lead, pages, self.page_size)
+        self.tokens = tokens_of(lengths, segments.first_page, segments.lead, pages, self.page_size)
         base: Tensor = segments.base
         self.key_positions = (base.long() + segments.start)[self.tokens.run] + self.tokens.offset
         positions, at = q_position.long(), 0
@@ -228,7 +156,7 @@ class EagerAppendStep:
         self.layout = layout
         self.num_rows = 0
         self.rows = self.index = torch.empty(0, dtype=torch.int64)
-        self.slots = _Slots(self.index, self.index, page_size)
+        self.slots = Slots(self.index, self.index, page_size)
 
     def __repr__(self) -> str:
         return f"EagerAppendStep(capacity={self.capacity}, page_size={self.page_size}, layout={self.layout!r})"
@@ -260,7 +188,7 @@ class EagerAppendStep:
         if spans.lead is not None:
             check_ints("spans.lead", spans.lead)
         counts = [end - begin for begin, end in pairwise(indptr)]
-        tokens = _tokens(counts, spans.first_page, spans.lead, pages, self.page_size)
+        tokens = tokens_of(counts, spans.first_page, spans.lead, pages, self.page_size)
         start: Tensor = spans.start
         self.index = start.long()[tokens.run] + tokens.offset
         self.slots = tokens.slots
@@ -279,7 +207,7 @@ class EagerAppendStep:
         self.num_rows = int(self.rows[-1]) + 1 if len(self.rows) else 0
         self.index = index[self.rows]
         slot = slot_mapping[self.rows]
-        self.slots = _Slots(slot // self.page_size, slot % self.page_size, self.page_size)
+        self.slots = Slots(slot // self.page_size, slot % self.page_size, self.page_size)
 
     def _check_capacity(self, tokens: int) -> None:
         if tokens > self.capacity.tokens:
@@ -346,7 +274,7 @@ class _RopeAttention:
 
 def _read(pool: Tensor, step: EagerStep, scale: Tensor | None) -> Tensor:
     """Returns the rows of the pool that a step reads, float32 [tokens, kv_heads, head_dim]."""
-    rows = _gather(pool, step.layout, step.tokens.slots).float()
+    rows = gather(pool, step.layout, step.tokens.slots).float()
     return rows if scale is None else rows * scale
 
 
@@ -590,8 +518,8 @@ class EagerAttention(_RopeAttention):
             k = self.rotate(k, self.cos_sin(step.index[:, None], self.spec.attention_factor))
         if self.spec.kv_dtype != self.spec.dtype:
             k, v = (x if scale is None else x.float() / scale for x, scale in zip((k, v), scales, strict=True))
-        _scatter(k_pool, step.layout, step.slots, k)
-        _scatter(v_pool, step.layout, step.slots, v)
+        scatter(k_pool, step.layout, step.slots, k)
+        scatter(v_pool, step.layout, step.slots, v)
 
 
 class EagerReposition(_RopeAttention):
@@ -623,11 +551,11 @@ class EagerReposition(_RopeAttention):
             raise SpecError(
                 f"source has {len(source.rows)} tokens and target {len(target.rows)}; both must have the same rows"
             )
-        k = _gather(k_pool, source.layout, source.slots)
-        v = _gather(v_pool, source.layout, source.slots)
+        k = gather(k_pool, source.layout, source.slots)
+        v = gather(v_pool, source.layout, source.slots)
         k = self.rotate(k, self.cos_sin((target.index - source.index)[:, None]))
-        _scatter(k_pool, target.layout, target.slots, k)
-        _scatter(v_pool, target.layout, target.slots, v)
+        scatter(k_pool, target.layout, target.slots, k)
+        scatter(v_pool, target.layout, target.slots, v)
 
 
 @checked

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 def run(*statements: str) -> subprocess.CompletedProcess[str]:
     """Runs statements without the part of the demo that compiles for GPUs, which takes longest."""
-    lines = ["import tools.demo", "from tests.support import first_call", "tools.demo.show_kernels = lambda: None"]
+    lines = ["import tools.demo", "from tools import first_call", "tools.demo.show_kernels = lambda: None"]
     return subprocess.run(
         [sys.executable, "-c", "\n".join([*lines, *statements])],
         cwd=ROOT,

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.first_call import FIRST_THEN_SECOND, SECOND_THEN_FIRST, assert_computes_attention
-from tests.support.markdown import code_blocks, links, marked_examples
+from tools.first_call import FIRST_THEN_SECOND, SECOND_THEN_FIRST, assert_computes_attention
+from tools.markdown import code_blocks, links, marked_examples
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "python" / "docs"

@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, **options: object) -> str:
-    """Returns what a request of 130 tokens in passes of 66 tokens or fewer writes to stderr, if its caller waits for it."""
+    """Returns what a request of 130 tokens, in passes of at most 66, writes to stderr while its caller waits."""
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(progress, "DELAY", 0)
     engine = make_engine(tiny_llama(), max_pass_tokens=66, max_requests=1, **options)

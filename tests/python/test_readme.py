@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.first_call import SECOND_THEN_FIRST, assert_computes_attention
-from tests.support.markdown import code_blocks, links
+from tools.first_call import SECOND_THEN_FIRST, assert_computes_attention
+from tools.markdown import code_blocks, links
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

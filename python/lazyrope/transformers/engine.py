@@ -6,7 +6,6 @@ tokens of running requests.
 
 from __future__ import annotations
 
-import math
 import operator
 import threading
 import time
@@ -22,6 +21,7 @@ import torch
 from .._keys import int64_array
 from ..documents import Document, DocumentStore, InsertError, PageRun, StoreFull
 from ..errors import SpecError
+from .arguments import check, is_finite, is_text, stop_ids
 from .fifo_lock import FifoLock, device_lock
 from .layout import MODES, Layout, RequestParts, fill_of
 from .limits import check_positions
@@ -229,12 +229,12 @@ class Engine:
         max_model_len: int | None = None,
         progress: bool | None = None,
     ) -> None:
-        _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
-        _check("max_requests", max_requests, max_requests >= 1, "at least 1")
-        _check("max_graph_tokens", max_graph_tokens, max_graph_tokens >= 0, "at least 0")
-        _check("max_pass_tokens", max_pass_tokens, max_pass_tokens > max_requests, "more than max_requests")
+        check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
+        check("max_requests", max_requests, max_requests >= 1, "at least 1")
+        check("max_graph_tokens", max_graph_tokens, max_graph_tokens >= 0, "at least 0")
+        check("max_pass_tokens", max_pass_tokens, max_pass_tokens > max_requests, "more than max_requests")
         is_count = max_model_len is None or (isinstance(max_model_len, int) and max_model_len >= 1)
-        _check("max_model_len", max_model_len, is_count, "an integer, at least 1")
+        check("max_model_len", max_model_len, is_count, "an integer, at least 1")
         self.model = model
         self.store = store
         self.tokenizer = tokenizer
@@ -296,10 +296,10 @@ class Engine:
             SpecError: A value is not allowed.
         """
         count = operator.index(max_new_tokens) if hasattr(max_new_tokens, "__index__") else 0
-        _check("max_new_tokens", max_new_tokens, count >= 1, "an integer, at least 1")
-        _check("temperature", temperature, _is_finite(temperature) and temperature >= 0, "a number, at least 0")
+        check("max_new_tokens", max_new_tokens, count >= 1, "an integer, at least 1")
+        check("temperature", temperature, is_finite(temperature) and temperature >= 0, "a number, at least 0")
         max_new_tokens, temperature = count, float(temperature)
-        ends = _stop_ids(self._end_ids() if stop is None else stop)
+        ends = stop_ids(self._end_ids() if stop is None else stop)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "stop": ends}
         return self._queue(prompt, documents, mode, salt=salt, **options)
 
@@ -373,12 +373,12 @@ class Engine:
         self, prompt: str | Sequence[int], documents: Sequence[str | Sequence[int]], mode: str | None, **fields: Any
     ) -> Generation:
         mode = self.mode if mode is None else mode
-        _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
-        _check("salt", fields["salt"], _is_text(fields["salt"]), "text")
+        check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
+        check("salt", fields["salt"], is_text(fields["salt"]), "text")
         own = self._encode("prompt", prompt)
-        _check("prompt", prompt, bool(own), "at least one token")
+        check("prompt", prompt, bool(own), "at least one token")
         is_list = isinstance(documents, Iterable) and not isinstance(documents, str | bytes)
-        _check("documents", documents, is_list, "a list of texts or of token ids; a single one is [text]")
+        check("documents", documents, is_list, "a list of texts or of token ids; a single one is [text]")
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
         if self.max_model_len is not None:
             check_positions(self.max_model_len, sum(map(len, texts)), len(own), fields["max_new_tokens"])
@@ -423,10 +423,10 @@ class Engine:
                 raise SpecError(f"{name} is text; give token ids, or attach(model, tokenizer=...)")
             ids = array("q", self.tokenizer.encode(text, add_special_tokens=False))
         else:
-            _check(name, text, hasattr(text, "__len__"), "text or token ids")
+            check(name, text, hasattr(text, "__len__"), "text or token ids")
             ids = int64_array(text) if len(text) > 0 else array("q")
         size = self.model.config.vocab_size
-        _check(name, text, not ids or (min(ids) >= 0 and max(ids) < size), f"token ids of 0 to {size - 1}")
+        check(name, text, not ids or (min(ids) >= 0 and max(ids) < size), f"token ids of 0 to {size - 1}")
         return ids.tolist()
 
     def _end_ids(self) -> list[int]:
@@ -589,31 +589,3 @@ class Engine:
                 del self._filling[document]
                 self.store.abandon(document)
             self.store.release(document)
-
-
-def _is_finite(value: object) -> bool:
-    try:
-        return math.isfinite(float(value))  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return False
-
-
-def _is_text(value: object) -> bool:
-    """Returns True for text that UTF-8 can encode: it has no lone surrogates."""
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
-
-
-def _stop_ids(stop: object) -> frozenset[int]:
-    is_list = isinstance(stop, Iterable) and not isinstance(stop, str | bytes)
-    ids = list(stop) if is_list and isinstance(stop, Iterable) else []
-    is_of_ids = is_list and all(hasattr(i, "__index__") for i in ids)
-    _check("stop", stop, is_of_ids, "a list of token ids, such as [tokenizer.eos_token_id]")
-    return frozenset(map(operator.index, ids))
-
-
-def _check(name: str, value: object, condition: bool, allowed: str) -> None:
-    if not condition:
-        raise SpecError(f"{name} = {value!r:.80}; it must be {allowed}")
