@@ -69,6 +69,7 @@ void validate_parameters(std::string_view what, const Row& row, const Parameters
                                   parameter.name, it->second, parameter.min, parameter.max));
   }
   std::vector<std::string> names;
+  names.reserve(row.parameters.size());
   for (const Parameter<Value>& parameter : row.parameters) names.push_back(parameter.name);
   for (const auto& [name, value] : given)
     if (std::ranges::find(names, name) == names.end())

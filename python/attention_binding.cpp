@@ -13,6 +13,7 @@
 #include "python/log_bridge.h"
 #include "python/steps.h"
 #include "runtime/attention/attention.h"
+#include "runtime/base/log.h"
 #include "runtime/engine/devices.h"
 #include "runtime/tuning/tuned.h"
 
@@ -81,8 +82,9 @@ class PythonThread {
         [task = std::exchange(compile_prefill_, nullptr)] {
           try {
             task();
-          } catch (const std::exception&) {
-            // The call that needs the kernel compiles it again, and gets the error.
+          } catch (const std::exception& error) {
+            // The call that needs the kernel compiles it again, and throws the error.
+            log_message(LogLevel::kDebug, "prefill is not compiled yet: {}", error.what());
           }
         },
         py::call_guard<py::gil_scoped_release>());

@@ -19,8 +19,9 @@ struct Diagnosis {
   std::vector<std::string> variable_faults() const;
 };
 
-// Looks for NVRTC, the driver, GPUs, the emulator's compiler and the cache. A missing one is reported
-// as a fact, not thrown, and so are the variables that have bad values in the engine's config.
+// Looks for NVRTC, the driver, GPUs, the emulator's compiler and the cache. A missing one is
+// reported as a fact, not thrown, and so are the variables that have bad values in the engine's
+// config.
 Diagnosis doctor(Engine& engine);
 
 // Returns the diagnosis of the process's engine. If a variable has a bad value there is no such

@@ -41,8 +41,8 @@ int gpu_count();
 // GPU's. With a named arch, tuning records are used only with kMeasure, and the arch must be the
 // present GPU's. With `defer_prefill`, the call returns as soon as steps of decode can run; the
 // kernel of prefill is compiled by the function that `defer_prefill` receives, which may run on
-// another thread, and at the latest by plan() of the first step with room for prefill. With a tuning
-// record the call compiles all kernels.
+// another thread, and at the latest by plan() of the first step with room for prefill. With a
+// tuning record the call compiles all kernels.
 std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch = {},
                                          Tune tune = Tune::kStored,
                                          const DeferPrefill& defer_prefill = {});

@@ -24,6 +24,7 @@ TokenTensor tokens_of(const TensorView& t) {
 std::vector<std::shared_ptr<DeferredKernel>> deferred(
     const std::vector<std::shared_ptr<const Kernel>>& kernels) {
   std::vector<std::shared_ptr<DeferredKernel>> result;
+  result.reserve(kernels.size());
   for (const auto& kernel : kernels) result.push_back(std::make_shared<DeferredKernel>(kernel));
   return result;
 }
@@ -90,6 +91,7 @@ std::string Attention::compiler() const {
 
 std::vector<std::shared_ptr<const Kernel>> Attention::kernels() const {
   std::vector<std::shared_ptr<const Kernel>> kernels;
+  kernels.reserve(kernels_.size());
   for (const auto& kernel : kernels_) kernels.push_back(kernel->get());
   return kernels;
 }
@@ -119,8 +121,9 @@ std::size_t Attention::step_bytes(StepCapacity capacity, int sm_count) const {
   return lazyrope::step_bytes(step_shape(), config_, capacity, sm_count);
 }
 
-std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
-                                           StepCapacity capacity, Stream stream) const {
+std::unique_ptr<Step> Attention::make_step(const std::shared_ptr<const Device>& device,
+                                           PoolFormat format, StepCapacity capacity,
+                                           Stream stream) const {
   check_arch(arch_, *device);
   auto step = std::make_unique<Step>(device, kernel(KernelKind::kPlan), step_shape(), config_,
                                      format, capacity, stream);

@@ -65,7 +65,7 @@ class Attention {
 
   // Returns an empty step, which update() fills. Loads on the device all kernels that the step
   // needs.
-  std::unique_ptr<Step> make_step(std::shared_ptr<const Device> device, PoolFormat format,
+  std::unique_ptr<Step> make_step(const std::shared_ptr<const Device>& device, PoolFormat format,
                                   StepCapacity capacity, Stream stream) const;
   // Returns the device memory in bytes of a step of make_step(), on a GPU with sm_count SMs. Throws
   // SpecError.

@@ -247,9 +247,9 @@ Config Config::from_environment_or_defaults(const EnvironmentLookup& lookup) {
 std::vector<ConfigVariable> config_variables(const EnvironmentLookup& lookup) {
   std::vector<ConfigVariable> rows;
   for (const Variable& row : kVariables) {
-    rows.push_back(
-        {row.name, row.meaning, row.allowed, row.default_value, non_empty(lookup, row.name)});
-    if (rows.back().value) rows.back().fault = fault_of(row, *rows.back().value);
+    const std::optional<std::string> value = non_empty(lookup, row.name);
+    rows.push_back({row.name, row.meaning, row.allowed, row.default_value, value});
+    if (value) rows.back().fault = fault_of(row, *value);
   }
   return rows;
 }

@@ -97,7 +97,7 @@ int visit_image(dl_phdr_info* object, std::size_t, void* data) {
 // The tables with which the loader finds the functions of other libraries that a library calls.
 struct Imports {
   std::span<const ElfW(Rela)> slots;  // one per function: where its address is, and its symbol
-  const ElfW(Sym)* symbols = nullptr;
+  const ElfW(Sym) * symbols = nullptr;
   const char* names = nullptr;
   bool is_read_only = false;
 };
@@ -178,7 +178,7 @@ bool DynamicLibrary::redirect(std::string_view symbol, void* replacement) const 
   const Imports imports = imports_of(map);
   if (imports.is_read_only) return false;
   bool has_calls = false;
-  for (const ElfW(Rela)& slot : imports.slots) {
+  for (const ElfW(Rela) & slot : imports.slots) {
     if (imports.names + imports.symbols[ELF64_R_SYM(slot.r_info)].st_name != symbol) continue;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the file holds addresses as numbers
     auto& address = *reinterpret_cast<void**>(map.l_addr + slot.r_offset);

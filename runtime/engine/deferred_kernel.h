@@ -7,8 +7,8 @@
 
 namespace lazyrope {
 
-// A kernel that is compiled when it is first asked for, or one that was compiled before. Safe to use
-// from several threads.
+// A kernel that is compiled when it is first asked for, or one that was compiled before. Safe to
+// use from several threads.
 class DeferredKernel {
  public:
   explicit DeferredKernel(std::shared_ptr<const Kernel> kernel) : kernel_(std::move(kernel)) {}

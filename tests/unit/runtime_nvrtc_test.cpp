@@ -277,7 +277,7 @@ TEST(CompileProgram, ReturnsWarningsInTheLog) {
 std::array<sighandler_t, 2> signal_handlers() {
   std::array<sighandler_t, 2> handlers;
   std::ranges::transform(std::array{SIGINT, SIGTERM}, handlers.begin(), [](int number) {
-    struct sigaction action {};
+    struct sigaction action{};
     ::sigaction(number, nullptr, &action);
     return action.sa_handler;
   });
