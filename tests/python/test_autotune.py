@@ -11,8 +11,7 @@ import lazyrope
 import pytest
 
 from tests.conftest import HAS_GPU
-from tests.python.test_command import SPEC, cache, run  # noqa: F401  (fixtures)
-from tests.support.command import write_config
+from tests.support.command import SPEC, write_config
 
 WITHOUT_GPU = pytest.mark.skipif(HAS_GPU, reason="there is a GPU to tune on")
 
@@ -49,12 +48,12 @@ def test_a_named_arch_gets_the_default_config(spec, tune):
 
 
 @WITHOUT_GPU
-def test_the_command_without_a_gpu_says_where_to_tune(run):  # noqa: F811
+def test_the_command_without_a_gpu_says_where_to_tune(run):
     error = run("autotune", *SPEC, code=1).stderr
     assert error.startswith("lazyrope: tuning measures on the GPU that will run the kernels, and there is none here")
 
 
-def test_the_command_refuses_bad_arguments(run, tmp_path):  # noqa: F811
+def test_the_command_refuses_bad_arguments(run, tmp_path):
     assert "missing: --head-dim" in run("autotune", code=2).stderr
     assert "--seconds" in run("autotune", *SPEC, "--seconds", -1, code=2).stderr
     assert "--arch" in run("autotune", *SPEC, "--arch", "sm_90a", code=2).stderr
@@ -62,7 +61,7 @@ def test_the_command_refuses_bad_arguments(run, tmp_path):  # noqa: F811
     assert "head_dim = 88" in run("autotune", "--model", file, code=1).stderr
 
 
-def write_record(cache: Path) -> None:  # noqa: F811
+def write_record(cache: Path) -> None:
     """Writes a cache file with a tuning record, in the format of cache/entry.h."""
     fields = {"gpu": "a GPU"}
     key = hashlib.sha256(b"3:gpu5:a GPU").hexdigest()
@@ -72,7 +71,7 @@ def write_record(cache: Path) -> None:  # noqa: F811
     (cache / f"{key}.lzr").write_bytes(b"LAZYROPE" + struct.pack("<I", 1) + hashlib.sha256(body).digest() + body)
 
 
-def test_the_cache_command_lists_tuning_records(run, cache):  # noqa: F811
+def test_the_cache_command_lists_tuning_records(run, cache):
     write_record(cache)
     text = run("cache", "list").stdout
     assert " tuning  sm_90a " in text and "0 kernels, 1 tuning records, " in text
