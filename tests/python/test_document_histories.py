@@ -253,7 +253,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.refused(StoreError, self.store.unpin, entry.handle)
         if entry.references == 0:
             self.refused(StoreError, self.store.release, entry.handle)
-        self.refused(StoreError, self.store.free, entry.handle)
+        self.refused(TypeError, self.store.free, entry.handle)
 
     @precondition(lambda self: self.model.entries)
     @rule(pick=PICKS)
