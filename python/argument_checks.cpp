@@ -15,7 +15,6 @@ namespace py = pybind11;
 
 // A C function that Python calls with METH_FASTCALL and METH_KEYWORDS. The values by name follow
 // those by position.
-// position.
 using FastCall = PyObject* (*)(PyObject*, PyObject* const*, std::size_t, PyObject*);
 
 struct CheckedParameter {

@@ -94,7 +94,8 @@ class PythonThread {
   }
 
  private:
-  static constexpr unsigned kKernelsWaitedFor = 2;  // that take longer than a moment
+  // Decode and the planner take a core each; the other kernels compile in a moment.
+  static constexpr unsigned kKernelsWaitedFor = 2;
   std::function<void()> compile_prefill_;
 };
 
@@ -286,7 +287,7 @@ void append(const Attention& self, const py::object& k, const py::object& v,
               used_stream);
 }
 
-std::shared_ptr<const Kernel> decode_kernel(const Attention& self) {
+const Kernel& decode_kernel(const Attention& self) {
   return self.kernel(KernelKind::kAttendDecode);
 }
 
@@ -320,13 +321,11 @@ void bind_facts(AttentionType& type) {
                                      std::const_pointer_cast<Kernel>(kernel);
                                return result;
                              })
-      .def_property_readonly("source",
-                             [](const Attention& a) { return decode_kernel(a)->source(); })
+      .def_property_readonly("source", [](const Attention& a) { return decode_kernel(a).source(); })
       .def(
-          "ptx", [](const Attention& a) { return decode_kernel(a)->intermediate(); },
+          "ptx", [](const Attention& a) { return decode_kernel(a).intermediate(); },
           py::call_guard<LogDelivery, py::gil_scoped_release>())
-      .def_property_readonly("cubin",
-                             [](const Attention& a) { return cubin_of(*decode_kernel(a)); })
+      .def_property_readonly("cubin", [](const Attention& a) { return cubin_of(decode_kernel(a)); })
       .def_property_readonly(
           "registers",
           [](const Attention& a) {

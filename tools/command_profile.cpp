@@ -116,7 +116,7 @@ std::vector<TuningWorkload> workloads_of(const ProfileOptions& options) {
 std::set<std::string> entries_of(const Attention& attention, const ProfileOptions& options) {
   std::set<std::string> entries;
   for (const KernelKind kind : kernels_of(options))
-    entries.insert(attention.kernel(kind)->binary().entry);
+    entries.insert(attention.kernel(kind).binary().entry);
   return entries;
 }
 

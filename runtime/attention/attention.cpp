@@ -84,8 +84,8 @@ std::shared_ptr<const Attention> Attention::compile_deferring(Engine& engine,
 }
 
 std::string Attention::compiler() const {
-  const std::string decode = kernel(KernelKind::kAttendDecode)->binary().compiler;
-  const std::string prefill = kernel(KernelKind::kAttendPrefill)->binary().compiler;
+  const std::string& decode = kernel(KernelKind::kAttendDecode).binary().compiler;
+  const std::string& prefill = kernel(KernelKind::kAttendPrefill).binary().compiler;
   return decode == prefill ? decode : fmt::format("{}, {}", decode, prefill);
 }
 
@@ -125,8 +125,8 @@ std::unique_ptr<Step> Attention::make_step(const std::shared_ptr<const Device>& 
                                            PoolFormat format, StepCapacity capacity,
                                            Stream stream) const {
   check_arch(arch_, *device);
-  auto step = std::make_unique<Step>(device, kernel(KernelKind::kPlan), step_shape(), config_,
-                                     format, capacity, stream);
+  auto step = std::make_unique<Step>(device, shared_kernel(KernelKind::kPlan), step_shape(),
+                                     config_, format, capacity, stream);
   // Kernels are loaded now, because nothing can be loaded while a stream is captured.
   load(KernelKind::kPlan, *device);
   load(KernelKind::kAttendDecode, *device);
@@ -140,8 +140,8 @@ std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const De
   check_arch(arch_, *device);
   load(KernelKind::kPlanAppend, *device);
   load(KernelKind::kAppend, *device);
-  return std::make_unique<AppendStep>(std::move(device), kernel(KernelKind::kPlanAppend), format,
-                                      capacity);
+  return std::make_unique<AppendStep>(std::move(device), shared_kernel(KernelKind::kPlanAppend),
+                                      format, capacity);
 }
 
 void Attention::check_query(const char* name, const TensorView& t, int heads, int bytes,
@@ -239,7 +239,7 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
     if (config.family == Family::kSm90a)
       with_maps.maps = pool_maps_.get(spec_, params.pool, t.pool.keys.shape[0],
                                       step.format().page_size, config.heads, device);
-    kernel(kind)->on(device).launch(step.work(phase).num_ctas, &with_maps, stream, accessed_memory);
+    kernel(kind).on(device).launch(step.work(phase).num_ctas, &with_maps, stream, accessed_memory);
   };
   step.memory().run([&] {
     launch(Step::kPrefill, KernelKind::kAttendPrefill, config_.prefill);
@@ -290,7 +290,7 @@ void Attention::append(const TensorView& k, const TensorView& v, const PoolTenso
         .writes("the append step", step.memory())
         .ranges();
   };
-  launch_over_tokens(*kernel(KernelKind::kAppend), spec_, k.shape[0], &params, *step.device(),
+  launch_over_tokens(kernel(KernelKind::kAppend), spec_, k.shape[0], &params, *step.device(),
                      stream, accessed_memory);
 }
 

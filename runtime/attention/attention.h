@@ -59,9 +59,7 @@ class Attention {
   // Returns all kernels by KernelKind, after waiting for that of prefill.
   std::vector<std::shared_ptr<const Kernel>> kernels() const;
   // Returns a kernel, after waiting for it if it is that of prefill.
-  std::shared_ptr<const Kernel> kernel(KernelKind kind) const {
-    return kernels_.at(static_cast<std::size_t>(kind))->get();
-  }
+  const Kernel& kernel(KernelKind kind) const { return *shared_kernel(kind); }
 
   // Returns an empty step, which update() fills. Loads on the device all kernels that the step
   // needs.
@@ -103,7 +101,10 @@ class Attention {
                                                             const AttentionSpec& spec,
                                                             const Arch& arch,
                                                             const CompileOptions& options);
-  void load(KernelKind kind, const Device& device) const { kernel(kind)->on(device); }
+  const std::shared_ptr<const Kernel>& shared_kernel(KernelKind kind) const {
+    return kernels_.at(static_cast<std::size_t>(kind))->get();
+  }
+  void load(KernelKind kind, const Device& device) const { kernel(kind).on(device); }
   StepShape step_shape() const;
   void check_step(const Step& step) const;
   void check_query(const char* name, const TensorView& tensor, int heads, int bytes,

@@ -4,16 +4,13 @@
 
 namespace lazyrope {
 
-std::shared_ptr<const Kernel> DeferredKernel::get() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (kernel_ != nullptr) return kernel_;
-  }
+void DeferredKernel::compile() {
   const KernelResult result = engine_->try_kernels({request_}, options_).front();
   if (result.failure) std::rethrow_exception(result.failure);
   const std::lock_guard lock(mutex_);
+  if (is_ready_) return;  // another thread was faster
   kernel_ = result.kernel;
-  return kernel_;
+  is_ready_.store(true, std::memory_order_release);
 }
 
 }  // namespace lazyrope

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# What CMake looks for, and its packages of Debian and of Fedora, or of PyPI.
+# CMake looks for these things. Each has its packages of Debian and of Fedora, or those of PyPI.
 REQUIREMENTS = {
     "fmt": ("libfmt-dev", "fmt-devel"),
     "nlohmann_json": ("nlohmann-json3-dev", "json-devel"),

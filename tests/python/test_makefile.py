@@ -1,4 +1,4 @@
-"""What the targets of the Makefile print."""
+"""The tests run targets of the Makefile and check what they print."""
 
 from __future__ import annotations
 

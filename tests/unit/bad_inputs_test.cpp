@@ -253,7 +253,7 @@ class Interpreter {
   }
 
   void load_truncated() {
-    Binary binary = attention().kernel(KernelKind::kPlanAppend)->binary();
+    Binary binary = attention().kernel(KernelKind::kPlanAppend).binary();
     binary.code.resize(change_.at("bytes"));
     emulator_device()->load(binary);
   }

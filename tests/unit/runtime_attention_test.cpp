@@ -336,7 +336,7 @@ TEST(DeferPrefill, TheKernelsAreThoseOfAFullCompilation) {
   const auto kernels = deferred.attention->kernels();
   ASSERT_EQ(kernels.size(), attention_kernels().size());
   for (const KernelKind kind : attention_kernels())
-    EXPECT_EQ(kernels[static_cast<std::size_t>(kind)]->source(), emulated().kernel(kind)->source());
+    EXPECT_EQ(kernels[static_cast<std::size_t>(kind)]->source(), emulated().kernel(kind).source());
 }
 
 }  // namespace
