@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <numbers>
 #include <set>
 
@@ -21,25 +22,28 @@ constexpr int kAppendThreads = 256;  // for plan_append, append and reposition
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
     "plan", "attend_decode", "attend_prefill", "plan_append", "append", "reposition"};
 
-// Returns each pair's angle per token, as 64-bit binary fractions of a revolution
-// (templates/ops/rotate.cuh).
-std::string revolutions_per_token(const KernelSpec& spec, const RopeVariant& rope) {
+// Returns each pair's angle per token (templates/ops/rotate.cuh).
+RopeTable revolutions_per_token(const KernelSpec& spec) {
+  const RopeVariant rope = rope_variant(spec.rope.variant);
   const std::vector<double> frequencies =
       rope.frequencies(spec.rope.rotary_dim, spec.rope.parameters);
   if (frequencies.size() != static_cast<std::size_t>(spec.rope.rotary_dim / 2))
     throw SpecError(
         fmt::format("rope \"{}\" gives {} frequencies for rotary_dim = {}; it must give {}",
                     rope.name, frequencies.size(), spec.rope.rotary_dim, spec.rope.rotary_dim / 2));
-  std::string text;
+  RopeTable table;
   for (const double radians : frequencies) {
     if (!std::isfinite(radians))
       throw SpecError(fmt::format("rope \"{}\" gives the frequency {}", rope.name, radians));
     const double revolutions = radians / (2.0 * std::numbers::pi);
     const double fraction = revolutions - std::floor(revolutions);
-    text += fmt::format("{}{}ull", text.empty() ? "" : ", ",
-                        static_cast<unsigned long long>(std::ldexp(fraction, 64)));
+    table.push_back(static_cast<std::uint64_t>(std::ldexp(fraction, 64)));
   }
-  return text.empty() ? "0" : text;
+  return table;
+}
+
+std::string text_of(const RopeTable& table) {
+  return table.empty() ? "0" : fmt::format("{}ull", fmt::join(table, "ull, "));
 }
 
 std::string_view element(Dtype dtype) { return dtype == Dtype::kBf16 ? "Bf16" : "Fp16"; }
@@ -107,10 +111,10 @@ std::string kernel_class(const TileConfig& config) {
 // Returns a float literal that reads back as the same value.
 std::string literal(double value) { return fmt::format("{:.9e}f", value); }
 
-TemplateValues rope_values(const KernelSpec& spec) {
+TemplateValues rope_values(const KernelSpec& spec, const RopeTable& table) {
   const RopeVariant rope = rope_variant(spec.rope.variant);
   return {{"rope", rope.pairing},
-          {"rope_revolutions", revolutions_per_token(spec, rope)},
+          {"rope_revolutions", text_of(table)},
           {"rotary_dim", fmt::to_string(spec.rope.rotary_dim)},
           {"attention_factor", literal(rope.attention_factor(spec.rope.parameters))},
           {"head_dim", fmt::to_string(spec.head_dim)},
@@ -131,10 +135,12 @@ struct Launch {
   int threads;
   int ctas_per_sm;
   int shared_bytes;
+  RopeTable rope_table = {};
 };
 
 Launch attend_launch(const KernelSpec& spec, const TileConfig& config) {
-  TemplateValues values = rope_values(spec);
+  RopeTable table = revolutions_per_token(spec);
+  TemplateValues values = rope_values(spec, table);
   TemplateType product = product_type(spec, config);
   const int shared_bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   values.insert({{"product_file", std::move(product.file)},
@@ -159,7 +165,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config) {
                  {"heads", fmt::to_string(config.heads)},
                  {"ctas_per_sm", fmt::to_string(config.ctas_per_sm)}});
   return {"kernel/attend.cu.in", std::move(values), config.threads(spec.head_dim),
-          config.ctas_per_sm, shared_bytes};
+          config.ctas_per_sm, shared_bytes, std::move(table)};
 }
 
 Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
@@ -175,17 +181,20 @@ Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
 }
 
 Launch append_launch(const KernelSpec& spec) {
-  TemplateValues values = rope_values(spec);
+  const bool rotates = spec.append_form == RopeForm::kRaw;
+  RopeTable table = rotates ? revolutions_per_token(spec) : RopeTable();
+  TemplateValues values = rope_values(spec, table);
   TemplateType store = store_type(spec);
   values.insert({{"store_file", std::move(store.file)}, {"store", std::move(store.name)}});
-  values.emplace("rotates_keys", spec.append_form == RopeForm::kRaw ? "true" : "false");
-  return {"kernel/append.cu.in", std::move(values), kAppendThreads, 1, 0};
+  values.emplace("rotates_keys", rotates ? "true" : "false");
+  return {"kernel/append.cu.in", std::move(values), kAppendThreads, 1, 0, std::move(table)};
 }
 
 Launch reposition_launch(const KernelSpec& spec) {
-  TemplateValues values = rope_values(spec);
+  RopeTable table = revolutions_per_token(spec);
+  TemplateValues values = rope_values(spec, table);
   values.erase("attention_factor");  // stored keys have it already
-  return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0};
+  return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0, std::move(table)};
 }
 
 Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& config) {
@@ -206,6 +215,13 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
   throw SpecError(fmt::format("kernel kind {} does not exist", static_cast<int>(kind)));
 }
 
+// A kernel with a table serves all variants with this pairing.
+std::string described(KernelSpec spec, const RopeTable& table) {
+  if (!table.empty())
+    spec.rope.variant = std::filesystem::path(rope_variant(spec.rope.variant).pairing).stem();
+  return describe(spec);
+}
+
 }  // namespace
 
 std::string_view to_string(KernelKind kind) { return kNames.at(static_cast<std::size_t>(kind)); }
@@ -223,6 +239,18 @@ std::vector<KernelKind> attention_kernels() {
   return kinds;
 }
 
+RenderedKernel with_rope_table(RenderedKernel rendered, RopeTable table) {
+  const std::string present = fmt::format("{{{}}}", text_of(rendered.rope_table));
+  const std::size_t at = rendered.source.find(present);
+  if (table.size() != rendered.rope_table.size() || at == std::string::npos ||
+      rendered.source.find(present, at + 1) != std::string::npos)
+    throw SpecError(fmt::format("the source of {} does not have one table of {} words",
+                                rendered.entry, table.size()));
+  rendered.source.replace(at, present.size(), fmt::format("{{{}}}", text_of(table)));
+  rendered.rope_table = std::move(table);
+  return rendered;
+}
+
 RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfig& config,
                       const Arch& arch) {
   validate(spec);
@@ -230,14 +258,17 @@ RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfi
   Launch launch = launch_of(kind, spec, config);
   std::string entry = fmt::format("lazyrope_{}", to_string(kind));
   launch.values.insert({{"entry", entry}, {"threads", fmt::to_string(launch.threads)}});
+  // The host's compiler computes with the words of the table.
+  if (arch.isa == "emu") launch.rope_table.clear();
   return {kind,
           expand_template(launch.file, launch.values, arch.isa),
           std::move(entry),
           launch.threads,
           launch.ctas_per_sm,
           launch.shared_bytes,
-          describe(spec),
-          describe(config)};
+          described(spec, launch.rope_table),
+          describe(config),
+          std::move(launch.rope_table)};
 }
 
 }  // namespace lazyrope

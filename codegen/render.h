@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,9 @@ std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all
 std::vector<KernelKind> attention_kernels();  // all but reposition
 
+// The revolutions per token of each pair that a kernel rotates, as 64-bit binary fractions.
+using RopeTable = std::vector<std::uint64_t>;
+
 // One self-contained source and the facts that its launch needs.
 struct RenderedKernel {
   KernelKind kind;
@@ -31,7 +35,12 @@ struct RenderedKernel {
   int shared_bytes;       // dynamic shared memory per CTA
   std::string spec = {};  // describe() of the spec and of the config that it was rendered from
   std::string config = {};
+  RopeTable rope_table = {};  // empty if the source has none, and in kernels for the emulator
 };
+
+// Returns the kernel with another table of the same length in its source. Throws SpecError if the
+// source does not have `rendered.rope_table` exactly once.
+RenderedKernel with_rope_table(RenderedKernel rendered, RopeTable table);
 
 // Renders the source of one kernel. Throws SpecError if the spec or the config is illegal. This
 // function reads no file and compiles nothing, and is safe to call from several threads.

@@ -8,9 +8,12 @@
 #include <chrono>
 #include <climits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
+#include <utility>
 
 #include "cache/error.h"
+#include "cache/sha256.h"
 #include "codegen/error.h"
 #include "runtime/base/error.h"
 #include "runtime/base/interruption.h"
@@ -19,13 +22,14 @@
 #include "runtime/emulator/device.h"
 #include "runtime/engine/kernel_entry.h"
 #include "runtime/engine/key_lock.h"
+#include "runtime/engine/shared_code.h"
 #include "runtime/engine/source_dump.h"
 
 namespace lazyrope {
 namespace {
 
 // Change this when the content of entries changes, or the way in which sources map to binaries.
-constexpr std::string_view kCacheFormat = "1";
+constexpr std::string_view kCacheFormat = "2";
 constexpr std::chrono::seconds kLockTimeout{60};
 
 std::vector<std::string>& package_directories() {
@@ -138,9 +142,7 @@ std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& 
   if (options.listener != nullptr) options.listener->on_begin(jobs.size());
   std::atomic<std::size_t> done = 0;
   const auto run = [&](std::size_t i, const std::stop_token& stop) {
-    const KernelResult result = try_kernel(jobs[i], options, stop);
-    if (options.listener != nullptr) options.listener->on_result(*jobs[i].request, result);
-    for (const std::size_t index : jobs[i].request_indices) results[index] = result;
+    run_job(jobs[i], requests, options, stop, results);
     ++done;
   };
   const auto watch = [&] {
@@ -152,7 +154,7 @@ std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& 
   return results;
 }
 
-// Returns one job per distinct kernel. Equal requests would otherwise make threads wait for each
+// Returns one job per key. Requests for the same binary would otherwise make threads wait for each
 // other.
 std::vector<Engine::Job> Engine::jobs_of(const std::vector<KernelRequest>& requests) const {
   std::vector<Job> jobs;
@@ -166,6 +168,21 @@ std::vector<Engine::Job> Engine::jobs_of(const std::vector<KernelRequest>& reque
   std::ranges::stable_sort(jobs, {},
                            [](const Job& job) { return compile_rank(job.request->rendered.kind); });
   return jobs;
+}
+
+// Fills the results of the job's requests, which are one kernel for each table.
+void Engine::run_job(const Job& job, const std::vector<KernelRequest>& requests,
+                     const EngineOptions& options, const std::stop_token& stop,
+                     std::vector<KernelResult>& results) {
+  const KernelResult first = try_kernel(job, options, stop);
+  if (options.listener != nullptr) options.listener->on_result(*job.request, first);
+  std::map<RopeTable, KernelResult> by_table = {{job.request->rendered.rope_table, first}};
+  for (const std::size_t index : job.request_indices) {
+    const auto [at, is_new] = by_table.try_emplace(requests[index].rendered.rope_table, first);
+    if (is_new && first.kernel != nullptr)
+      at->second = try_kernel({&requests[index], job.key, {}}, options, stop);
+    results[index] = at->second;
+  }
 }
 
 KernelResult Engine::try_kernel(const Job& job, const EngineOptions& options,
@@ -196,36 +213,49 @@ Engine::KernelPtr Engine::kernel(const Job& job, const EngineOptions& options,
                                  const std::stop_token& stop) {
   const std::shared_ptr<Slot> slot = slot_of(job.key);
   const auto lock = lock_unless_stopped(slot->mutex, stop);
-  if (slot->kernel != nullptr)
+  KernelPtr& kernel = slot->kernels[job.request->rendered.rope_table];
+  if (kernel != nullptr)
     counters_.add(Counter::kMemoryHits);
   else
-    slot->kernel = load_or_compile(job, options.cache_only, stop);
-  return slot->kernel;
+    kernel = make_kernel(job, *slot, options.cache_only, stop);
+  return kernel;
 }
 
-Engine::KernelPtr Engine::load_or_compile(const Job& job, bool cache_only,
-                                          const std::stop_token& stop) {
+Engine::KernelPtr Engine::make_kernel(const Job& job, Slot& slot, bool cache_only,
+                                      const std::stop_token& stop) {
   const RenderedKernel& rendered = job.request->rendered;
   const Arch& arch = *job.request->arch;
-  const Key& key = job.key;
   const auto begin = std::chrono::steady_clock::now();
-  dump(rendered, arch, key);
-  CachedBinary cached = look_up(job);
-  if (!cached.binary) counters_.add(miss_of(cached));
-  if (!cached.binary && cache_only) throw CacheError(cached.miss_reason);
-  if (!cached.binary && config_.policy == CachePolicy::kCacheOnly)
-    refuse_compiling(rendered, key, cached);
-  if (cached.refused || cached.is_of_other_compiler)
-    log_message(cached.refused ? LogLevel::kWarning : LogLevel::kInfo,
-                "cache entry {} is not used: {}", cached.entry_key, cached.miss_reason);
-  Found found = cached.binary ? found_in_cache(std::move(cached)) : compile_and_store(job, stop);
-  counters_.add(found.from_cache ? Counter::kDiskHits : Counter::kCompiled);
+  dump(rendered, arch);
+  if (slot.shared) counters_.add(Counter::kMemoryHits);
+  Found found = slot.shared ? *slot.shared : load_or_compile(job, cache_only, stop);
+  if (found.is_shared) {
+    if (!slot.shared) slot.shared = found;
+    slot.shared->from_cache = true;  // for the next kernel
+    write_table(rendered, found.binary.code);
+  }
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   return std::make_shared<Kernel>(
       rendered, arch, std::move(found.binary),
       Kernel::Origin{found.from_cache, took.count(), config_.policy == CachePolicy::kJit,
                      std::move(found.entry_key)},
       compiler(arch));
+}
+
+Engine::Found Engine::load_or_compile(const Job& job, bool cache_only,
+                                      const std::stop_token& stop) {
+  CachedBinary cached = look_up(job);
+  if (!cached.binary) counters_.add(miss_of(cached));
+  if (!cached.binary && cache_only) throw CacheError(cached.miss_reason);
+  if (!cached.binary && config_.policy == CachePolicy::kCacheOnly)
+    refuse_compiling(job.request->rendered, job.key, cached);
+  if (cached.refused || cached.is_of_other_compiler)
+    log_message(cached.refused ? LogLevel::kWarning : LogLevel::kInfo,
+                "cache entry {} is not used: {}", cached.entry_key, cached.miss_reason);
+  Found found =
+      cached.binary ? found_in_cache(job, std::move(cached)) : compile_and_store(job, stop);
+  counters_.add(found.from_cache ? Counter::kDiskHits : Counter::kCompiled);
+  return found;
 }
 
 // Counts the wait for another process or thread, if there is one.
@@ -244,18 +274,33 @@ FileLock Engine::lock(const Key& key, const std::stop_token& stop) {
 }
 
 Engine::Found Engine::compile_and_store(const Job& job, const std::stop_token& stop) {
-  const RenderedKernel& rendered = job.request->rendered;
-  const Arch& arch = *job.request->arch;
   // One process compiles; the others wait at the lock and then find the entry.
   const FileLock held = lock(entry_key(job), stop);
-  if (CachedBinary cached = look_up(job); cached.binary) return found_in_cache(std::move(cached));
+  if (CachedBinary cached = look_up(job); cached.binary)
+    return found_in_cache(job, std::move(cached));
   throw_if_stopped(stop);
+  const RenderedKernel& rendered = job.request->rendered;
+  const RenderedKernel shared = shared_form(rendered);
+  Binary binary = compile(shared, *job.request->arch, stop);
+  if (!serves_all_tables(shared, binary.code)) {
+    counters_.add(Counter::kStoreFailures);
+    log_message(LogLevel::kWarning,
+                "{} is compiled again and not cached on disk: this compiler's code has words of "
+                "the RoPE table in its instructions",
+                rendered.entry);
+    return {compile(rendered, *job.request->arch, stop), entry_key(job).hex(), false};
+  }
+  if (!config_.cache_dir.empty()) store_in_cache(job, binary);
+  return {std::move(binary), entry_key(job).hex(), false, !rendered.rope_table.empty()};
+}
+
+Binary Engine::compile(const RenderedKernel& rendered, const Arch& arch,
+                       const std::stop_token& stop) {
   Binary binary = compiler(arch)->compile(rendered, arch, stop);
   counters_.add(Counter::kCompileMicroseconds, microseconds(binary.compile_ms));
   log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
               binary.compile_ms);
-  if (!config_.cache_dir.empty()) store_in_cache(job, binary);
-  return {std::move(binary), entry_key(job).hex(), false};
+  return binary;
 }
 
 Key Engine::entry_key(const Job& job) const {
@@ -271,8 +316,9 @@ CachedBinary Engine::look_up(const Job& job) const {
   return cached;
 }
 
-Engine::Found Engine::found_in_cache(CachedBinary cached) {
-  return {std::move(cached.binary).value(), std::move(cached.entry_key), true};
+Engine::Found Engine::found_in_cache(const Job& job, CachedBinary cached) {
+  return {std::move(cached.binary).value(), std::move(cached.entry_key), true,
+          !job.request->rendered.rope_table.empty()};
 }
 
 void Engine::store_in_cache(const Job& job, const Binary& binary) {
@@ -299,7 +345,7 @@ Key Engine::key_of(const RenderedKernel& rendered, const Arch& arch) const {
       .field("arch", arch.name)
       .field("options", fmt::format("{}", fmt::join(compiler(arch)->options(arch), " ")))
       .field("entry", rendered.entry)
-      .field("source", rendered.source)
+      .field("source", shared_form(rendered).source)
       .finish();
 }
 
@@ -362,11 +408,13 @@ void Engine::check_can_compile(const Arch& arch) const {
   if (!config_.cache_dir.empty()) store().check_writable();
 }
 
-void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const {
-  if (!config_.dump_dir.empty())
-    dump_source(config_.dump_dir,
-                fmt::format("{}.{}.{}.cu", rendered.entry, arch.name, key.hex().substr(0, 12)),
-                rendered.source);
+void Engine::dump(const RenderedKernel& rendered, const Arch& arch) const {
+  if (config_.dump_dir.empty()) return;
+  constexpr std::size_t kDigits = 12;
+  const std::string digest = to_hex(sha256(std::as_bytes(std::span(rendered.source))));
+  dump_source(config_.dump_dir,
+              fmt::format("{}.{}.{}.cu", rendered.entry, arch.name, digest.substr(0, kDigits)),
+              rendered.source);
 }
 
 void Engine::clear_cache() {

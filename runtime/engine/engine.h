@@ -45,7 +45,8 @@ struct KernelResult {
 class KernelListener {
  public:
   virtual ~KernelListener() = default;
-  // Announces `kernels` more kernels; equal requests count once.
+  // Announces `kernels` more kernels. Equal requests, and requests that differ in the RoPE table
+  // alone, count once.
   virtual void on_begin(std::size_t kernels) = 0;
   virtual void on_result(const KernelRequest& request, const KernelResult& result) = 0;
 };
@@ -76,7 +77,8 @@ struct CacheExplanation {
 };
 
 // Returns compiled kernels for rendered ones: from memory, else from the disk cache, else from a
-// compiler. A kernel is compiled once, however many threads and processes ask for it. Safe to use
+// compiler. A kernel is compiled once, however many threads and processes ask for it, and once for
+// all RoPE tables (shared_code.h). Safe to use
 // from several threads at once. A child of fork() begins without the kernels in memory, and never
 // waits for its parent's threads.
 class Engine {
@@ -122,30 +124,47 @@ class Engine {
     Binary binary;
     std::string entry_key;
     bool from_cache;
+    bool is_shared = false;  // the binary has the placeholder of a table (shared_code.h)
   };
   struct Job {
     const KernelRequest* request;
     Key key;
-    std::vector<std::size_t> request_indices;  // all requests for this kernel
+    std::vector<std::size_t> request_indices;  // all requests with this key, in order
+  };
+
+  // What is in memory of the kernels that share one entry of the cache.
+  struct Slot {
+    std::mutex mutex;
+    std::optional<Found> shared;             // the binary before a table is written into it
+    std::map<RopeTable, KernelPtr> kernels;  // by their tables
+  };
+  struct Memory {
+    std::mutex mutex;
+    std::map<std::string, std::shared_ptr<Slot>> slots;  // by key
   };
 
   std::vector<Job> jobs_of(const std::vector<KernelRequest>& requests) const;
+  void run_job(const Job& job, const std::vector<KernelRequest>& requests,
+               const EngineOptions& options, const std::stop_token& stop,
+               std::vector<KernelResult>& results);
   KernelResult try_kernel(const Job& job, const EngineOptions& options,
                           const std::stop_token& stop);
   KernelPtr kernel(const Job& job, const EngineOptions& options, const std::stop_token& stop);
-  KernelPtr load_or_compile(const Job& job, bool cache_only, const std::stop_token& stop);
+  KernelPtr make_kernel(const Job& job, Slot& slot, bool cache_only, const std::stop_token& stop);
+  Found load_or_compile(const Job& job, bool cache_only, const std::stop_token& stop);
   Key entry_key(const Job& job) const;
   CachedBinary look_up(const Job& job) const;
-  static Found found_in_cache(CachedBinary cached);
+  static Found found_in_cache(const Job& job, CachedBinary cached);
   FileLock lock(const Key& key, const std::stop_token& stop);
   Found compile_and_store(const Job& job, const std::stop_token& stop);
+  Binary compile(const RenderedKernel& rendered, const Arch& arch, const std::stop_token& stop);
   void store_in_cache(const Job& job, const Binary& binary);
   std::shared_ptr<Compiler> compiler(const Arch& arch) const;
   Key key_of(const RenderedKernel& rendered, const Arch& arch) const;
   [[noreturn]] void refuse_compiling(const RenderedKernel& rendered, const Key& key,
                                      const CachedBinary& cached) const;
   std::optional<Nearest> nearest(const Key& key, const KeyFields& origin) const;
-  void dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const;
+  void dump(const RenderedKernel& rendered, const Arch& arch) const;
 
   Config config_;
   KernelCache cache_;
@@ -154,14 +173,6 @@ class Engine {
   std::shared_ptr<NvrtcLocator> nvrtc_;
   std::map<std::string, std::shared_ptr<Compiler>> compilers_;  // by isa
 
-  struct Slot {
-    std::mutex mutex;
-    KernelPtr kernel;
-  };
-  struct Memory {
-    std::mutex mutex;
-    std::map<std::string, std::shared_ptr<Slot>> slots;  // by key
-  };
   std::shared_ptr<Slot> slot_of(const Key& key);
 
   PerProcess<Memory> memory_;

@@ -7,13 +7,14 @@
 #include "cache/error.h"
 #include "runtime/base/log.h"
 #include "runtime/engine/kernel_entry.h"
+#include "runtime/engine/shared_code.h"
 
 namespace lazyrope {
 namespace {
 
-// Throws CacheError if a cached binary is for another launch. The key of an entry does not cover
-// threads and shared memory.
-void check_launch(const RenderedKernel& rendered, const Binary& binary) {
+// Throws CacheError if a cached binary is for another launch or cannot take the kernel's table. The
+// key of an entry does not cover threads and shared memory.
+void check_fits(const RenderedKernel& rendered, const Binary& binary) {
   if (binary.entry != rendered.entry || binary.threads != rendered.threads ||
       binary.shared_bytes != rendered.shared_bytes)
     throw CacheError(
@@ -21,6 +22,8 @@ void check_launch(const RenderedKernel& rendered, const Binary& binary) {
                     "memory, not of {} by {} with {}",
                     binary.entry, binary.threads, binary.shared_bytes, rendered.entry,
                     rendered.threads, rendered.shared_bytes));
+  if (!has_placeholder(rendered, binary.code))
+    throw CacheError("its code has no place for a RoPE table");
 }
 
 CachedBinary cached_binary(LoadResult loaded, const Key& key, const RenderedKernel& rendered) {
@@ -30,7 +33,7 @@ CachedBinary cached_binary(LoadResult loaded, const Key& key, const RenderedKern
   if (!loaded.entry) return found;
   try {
     Binary binary = binary_of(std::move(*loaded.entry));
-    check_launch(rendered, binary);
+    check_fits(rendered, binary);
     found.binary = std::move(binary);
   } catch (const CacheError& error) {
     found.miss_reason = error.what();

@@ -17,7 +17,7 @@ namespace lazyrope {
 
 // The outcome of KernelCache::find.
 struct CachedBinary {
-  std::optional<Binary> binary = {};
+  std::optional<Binary> binary = {};  // as it is stored, without a RoPE table (shared_code.h)
   std::string entry_key = {};         // the key of the binary's entry
   std::string miss_reason = {};       // the reason if there is no binary
   bool refused = false;               // there is an entry, and it must not be used

@@ -11,6 +11,7 @@
 #include "runtime/driver/compiler.h"
 #include "runtime/driver/nvrtc.h"
 #include "runtime/driver/ptxas_log.h"
+#include "runtime/engine/shared_code.h"
 #include "tests/compile/sass_digest.h"
 #include "tests/support/engines.h"
 
@@ -66,13 +67,17 @@ inline KernelReport read_report(const std::string& kernel, const std::string& lo
   return {.problem = "ptxas does not mention it\n" + log};
 }
 
-inline KernelReport compile_for_report(const RenderedKernel& kernel, const Arch& arch) {
+// Compiles the kernel as the engine does: for all RoPE tables.
+inline KernelReport compile_for_report(const RenderedKernel& rendered, const Arch& arch) {
   try {
+    const RenderedKernel kernel = shared_form(rendered);
     std::vector<std::string> options = NvrtcCompiler(nullptr).options(arch);
     options.push_back("--no-cache");
     const CompiledProgram program = compile_program(shared_engine().nvrtc().library(),
                                                     {kernel.entry + ".cu", kernel.source, options});
     KernelReport report = read_report(kernel.entry, program.log);
+    if (!serves_all_tables(kernel, program.cubin))
+      report.problem = "its instructions have words of the RoPE table";
     report.cubin_bytes = program.cubin.size();
     report.sass = sass_digest(program.cubin);
     return report;

@@ -210,7 +210,7 @@ class TestCompile:
         kernels = {(k["model"], k["arch"], k["kernel"]): k for k in printed["kernels"]}
         names = [(m, a, k) for m in ("tiny", "tiny-2") for a in ("sm_80", "sm_86") for k in KERNELS]
         assert list(kernels) == names
-        # Models with different group sizes and frequencies share only this kernel.
+        # Models with different group sizes and frequencies share only this kernel, and the entry of append.
         assert {name for name, kernel in kernels.items() if kernel["shared"]} == {
             ("tiny-2", arch, "plan_append") for arch in ("sm_80", "sm_86")
         }
@@ -219,11 +219,17 @@ class TestCompile:
             assert cubin[:4] == b"\x7fELF" and len(cubin) == kernels[model, arch, kernel]["cubin_bytes"]
             ptx = (out / "ptx" / f"{model}.{arch}.{kernel}.ptx").read_text()
             assert f".entry lazyrope_{kernel}(" in ptx and f".target {arch}" in ptx
-        assert len(list(cache.glob("*.lzr"))) == len(names) - 2
+        assert len(list(cache.glob("*.lzr"))) == len(names) - 4
         repeated = ["--model", models[0], "--model", models[1], "--arch", "sm_80", "--arch", "sm_86"]
         again = json.loads(run("compile", *repeated, "--json").stdout)["kernels"]
         assert [(k["model"], k["arch"], k["kernel"]) for k in again] == names
         assert all(kernel["from_cache"] for kernel in again)
+
+    def test_models_of_one_shape_share_their_entries(self, run, warm):
+        entries = len(list(warm.glob("*.lzr")))
+        printed = run("compile", *SPEC[:-1], "theta=20000", "--arch", ARCH, "--json", LAZYROPE_POLICY="cache_only")
+        assert all(kernel["from_cache"] for kernel in json.loads(printed.stdout)["kernels"])
+        assert len(list(warm.glob("*.lzr"))) == entries
 
     def test_reposition_is_compiled_only_with_its_option(self, run, warm):
         def from_cache() -> dict[str, bool]:

@@ -30,8 +30,8 @@ from tests.support.command import (
 
 ARCHS = ("sm_80", "sm_90a")
 MODELS = ("grouped", "plain")
-# Models with different group sizes and frequencies share only plan_append.
-DISTINCT = len(ARCHS) * (len(MODELS) * len(KERNELS) - 1)
+# Models with different group sizes and frequencies share plan_append and append.
+DISTINCT = len(ARCHS) * (len(MODELS) * len(KERNELS) - 2)
 # An image may set these before it is filled.
 IMAGE = {"LAZYROPE_POLICY": "cache_only", "LAZYROPE_CACHE_MAX_BYTES": "1K"}
 NO_COMPILER = {"LAZYROPE_NVRTC": MISSING_NVRTC, "CUDA_VISIBLE_DEVICES": ""}
@@ -126,7 +126,7 @@ class TestFilling:
         assert {key for key, state in added.items() if state == "compiled"} == {
             (model, arch, "reposition") for model in MODELS for arch in ARCHS
         }
-        assert len(names(out)) == DISTINCT + len(MODELS) * len(ARCHS)
+        assert len(names(out)) == DISTINCT + len(ARCHS)
 
     def test_the_table_counts_kernels_by_state(self, precompile, out, filled):
         entry(out, filled[1], "grouped", "sm_80", "append").unlink()
@@ -135,7 +135,7 @@ class TestFilling:
         assert [line.split()[:5] for line in lines[1:5]] == [
             ["grouped", "sm_80", "5", "1", "0"],
             ["grouped", "sm_90a", "5", "0", "0"],
-            ["plain", "sm_80", "5", "0", "0"],
+            ["plain", "sm_80", "5", "1", "0"],
             ["plain", "sm_90a", "5", "0", "0"],
         ]
         found = DISTINCT - 1
@@ -176,25 +176,26 @@ class TestCheck:
         assert set(kernels(result).values()) == {"found"} and result.stderr == ""
 
     def test_missing_and_damaged_kernels_are_named_and_then_compiled(self, precompile, out, filled):
-        lost = entry(out, filled[1], "grouped", "sm_90a", "append")
-        damaged = entry(out, filled[1], "plain", "sm_80", "plan_append")  # both models use it
+        lost = entry(out, filled[1], "grouped", "sm_90a", "append")  # both models use it
+        damaged = entry(out, filled[1], "plain", "sm_80", "plan_append")
         lost.unlink()
         flip_last_byte(damaged)
         before = names(out)
         result = precompile(out, "--check", code=1)
         rows = [line.split(maxsplit=3) for line in result.stdout.splitlines()]
         at = rows.index("model arch kernel missing because".split(maxsplit=3))
-        assert rows[at + 1 : at + 4] == [
+        assert rows[at + 1 : at + 5] == [
             ["grouped", "sm_80", "plan_append", f"{damaged}: checksum mismatch"],
             ["grouped", "sm_90a", "append", "absent"],
             ["plain", "sm_80", "plan_append", f"{damaged}: checksum mismatch"],
+            ["plain", "sm_90a", "append", "absent"],
         ]
         assert result.stderr == f"lazyrope: 2 of {DISTINCT} kernels are missing\n"
         assert names(out) == before
 
         states = kernels(precompile(out, "--json"))
         assert {key for key, state in states.items() if state == "compiled"} == {
-            (row[0], row[1], row[2]) for row in rows[at + 1 : at + 4]
+            (row[0], row[1], row[2]) for row in rows[at + 1 : at + 5]
         }
         precompile(out, "--check")
 

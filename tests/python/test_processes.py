@@ -15,7 +15,13 @@ import pytest
 SOURCE = """
 import os, sys, time, lazyrope
 def spec(i):
-    return lazyrope.AttentionSpec(head_dim=64, num_q_heads=2, num_kv_heads=1, rope=lazyrope.rope.neox(theta=1e4 + i))
+    # 384 kernels of reposition. Other frequencies would not give other binaries.
+    i, dtype = divmod(i, 2)
+    i, pairing = divmod(i, 2)
+    i, units = divmod(i, 32)
+    rope = (lazyrope.rope.neox, lazyrope.rope.gptj)[pairing](rotary_dim=4 * units + 4)
+    head_dim, dtype = (128, 192, 256)[i % 3], ("bfloat16", "float16")[dtype]
+    return lazyrope.AttentionSpec(head_dim=head_dim, num_q_heads=2, num_kv_heads=1, rope=rope, dtype=dtype)
 """
 # A thread compiles one kernel after the other. Children that are forked meanwhile compile the same kernel and another.
 FORKS = (
