@@ -42,7 +42,8 @@ struct EmulatedLaunch {
 
 // Runs a launch to its end. Each thread is a fiber, several CTAs run at a time, and a random draw
 // picks the thread that continues. `memory` is all that the kernel may access besides its
-// parameters. A kernel that breaks a rule throws a KernelFault (runtime/emulator/fault.h).
+// parameters. A kernel that breaks a rule throws a KernelFault (runtime/emulator/fault.h), and
+// check_interruption() may end the launch.
 //
 // Thread-safe: one launch runs at a time, others wait for it.
 void run_emulated(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,

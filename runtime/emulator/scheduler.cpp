@@ -9,6 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/base/interruption.h"
+
 namespace lazyrope {
 namespace {
 
@@ -147,6 +149,15 @@ std::size_t Scheduler::draw_next() {
   return next;
 }
 
+void Scheduler::check_interruption_now_and_then() {
+  constexpr std::uint64_t kStepsBetween = 1024;  // a few milliseconds
+  if (steps_ % kStepsBetween != 0) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_check_) return;
+  next_check_ = now + kCheckPause;
+  check_interruption();
+}
+
 void Scheduler::run_all() {
   // About half of all seeds pick a slow warp. The others pick none.
   slow_warp_ =
@@ -158,6 +169,7 @@ void Scheduler::run_all() {
     if ((is_stuck || is_long) && !land_latest() && is_stuck) report_deadlock();
     land_early();
     if (runnable_.empty()) continue;
+    check_interruption_now_and_then();
     std::swap(runnable_[draw_next()], runnable_.back());
     Thread& thread = *runnable_.back();
     runnable_.pop_back();

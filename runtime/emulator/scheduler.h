@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -36,6 +37,7 @@ class Scheduler {
   virtual ~Scheduler() = default;
 
   // Runs the launch. A broken rule, a deadlock or an endless poll throws a KernelFault.
+  // check_interruption() is called about 20 times a second and ends the launch by an exception.
   void run();
 
  protected:
@@ -56,6 +58,8 @@ class Scheduler {
   void blame(Thread& thread) { blamed_ = &thread; }
 
  private:
+  static constexpr std::chrono::milliseconds kCheckPause{50};
+
   // Called when a thread continues, when a CTA begins, and when all threads of a CTA have ended.
   virtual void resumed(const Thread& thread) = 0;
   virtual void begun(EmulatedCta& cta) = 0;
@@ -72,6 +76,7 @@ class Scheduler {
   virtual std::string describe_wait(const EmulatedCta& cta, const Wait& wait) const = 0;
 
   void run_all();
+  void check_interruption_now_and_then();
   std::size_t draw_next();
   void begin_ctas();
   void begin(Thread& thread);
@@ -93,6 +98,8 @@ class Scheduler {
   Thread* blamed_ = nullptr;
   std::uint64_t spins_ = 0;  // polls since a thread last did something else
   std::uint64_t steps_ = 0;  // how many times a thread has continued
+  std::chrono::steady_clock::time_point next_check_ =
+      std::chrono::steady_clock::now() + kCheckPause;
   std::exception_ptr failure_;
   bool is_unwinding_ = false;
 };

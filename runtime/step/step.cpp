@@ -127,7 +127,7 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   params_.page_size = divisor(format_.page_size);
   num_tokens_ = params_.inputs.num_tokens;
   tensors_ = tensors;
-  memory_->clear_after_fault(stream);
+  memory_->clear_if_broken(stream);
   const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
   memory_->run([&] {
     planner_->on(*device_).launch(ctas, &params_, stream, [&] {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "codegen/error.h"
+#include "runtime/base/error.h"
 #include "runtime/emulator/fault.h"
 
 namespace lazyrope {
@@ -13,20 +14,27 @@ StepMemory::StepMemory(std::shared_ptr<const Device> device, std::size_t bytes, 
 }
 
 void StepMemory::run(FunctionRef<void()> launches) {
-  if (has_faulted_)
-    throw SpecError("the step is broken by a kernel that was at fault; update() refills it");
+  if (is_broken_)
+    throw SpecError("the step is broken, because a kernel ended early; update() refills it");
   try {
     launches();
   } catch (const KernelFault&) {
-    has_faulted_ = true;
+    is_broken_ = true;
+    throw;
+  } catch (const SpecError&) {
+    throw;
+  } catch (const DriverError&) {
+    throw;
+  } catch (...) {
+    is_broken_ = true;
     throw;
   }
 }
 
-void StepMemory::clear_after_fault(Stream stream) {
-  if (!has_faulted_) return;
+void StepMemory::clear_if_broken(Stream stream) {
+  if (!is_broken_) return;
   buffer_.device().fill_zero(buffer_.data(), buffer_.bytes(), stream);
-  has_faulted_ = false;
+  is_broken_ = false;
 }
 
 }  // namespace lazyrope

@@ -10,9 +10,9 @@ namespace lazyrope {
 
 // The device memory of a step, which the planner and the attend kernels write.
 //
-// The emulator stops a kernel that breaks a rule and throws a KernelFault. The kernel then leaves
-// partial results that a later launch would take for its own. So the memory is unusable until
-// clear_after_fault(). Not thread-safe.
+// The emulator ends a kernel early if it breaks a rule (KernelFault) or if the call is interrupted
+// (check_interruption). The kernel then leaves partial results that a later launch would take for
+// its own. So the memory is unusable until clear_if_broken(). Not thread-safe.
 class StepMemory {
  public:
   // Allocates memory and fills it with zeros on the stream. Throws DriverError.
@@ -21,16 +21,16 @@ class StepMemory {
   const DeviceBuffer& buffer() const { return buffer_; }
 
   // Calls `launches`, which launches kernels that write to the memory. Throws SpecError if an
-  // earlier KernelFault has left the memory unusable, and what `launches` throws. Only a
-  // KernelFault makes the memory unusable: other exceptions come before a kernel has begun.
+  // earlier kernel ended early, and what `launches` throws. SpecErrors and DriverErrors, but for
+  // KernelFaults, come before a kernel has begun, so they leave the memory usable.
   void run(FunctionRef<void()> launches);
 
-  // Fills the memory with zeros on the stream if a KernelFault has left it unusable.
-  void clear_after_fault(Stream stream);
+  // Fills the memory with zeros on the stream if a kernel ended early.
+  void clear_if_broken(Stream stream);
 
  private:
   DeviceBuffer buffer_;
-  bool has_faulted_ = false;  // a KernelFault has left the memory unusable
+  bool is_broken_ = false;  // a kernel ended early
 };
 
 }  // namespace lazyrope

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "codegen/error.h"
 #include "runtime/emulator/fault.h"
 #include "runtime/step/step_memory.h"
@@ -27,9 +29,9 @@ TEST_F(StepMemoryTest, BeginsWithZeros) {
 TEST_F(StepMemoryTest, RefusesLaunchesFromAKernelFaultUntilItIsCleared) {
   EXPECT_THROW(memory_.run([] { fault(); }), KernelFault);
   EXPECT_TRUE(throws<SpecError>([&] { memory_.run([] { FAIL() << "it launches"; }); },
-                                {"broken by a kernel that was at fault", "update() refills it"}));
+                                {"a kernel ended early", "update() refills it"}));
   first_byte() = 7;
-  memory_.clear_after_fault(nullptr);
+  memory_.clear_if_broken(nullptr);
   EXPECT_EQ(first_byte(), 0);
   int launches = 0;
   memory_.run([&] { ++launches; });
@@ -38,8 +40,15 @@ TEST_F(StepMemoryTest, RefusesLaunchesFromAKernelFaultUntilItIsCleared) {
 
 TEST_F(StepMemoryTest, KeepsItsContentWithoutAFault) {
   first_byte() = 7;
-  memory_.clear_after_fault(nullptr);
+  memory_.clear_if_broken(nullptr);
   EXPECT_EQ(first_byte(), 7);
+}
+
+TEST_F(StepMemoryTest, RefusesLaunchesAfterAnInterruption) {
+  EXPECT_THROW(memory_.run([] { throw std::runtime_error("Ctrl-C"); }), std::runtime_error);
+  EXPECT_THROW(memory_.run([] {}), SpecError);
+  memory_.clear_if_broken(nullptr);
+  EXPECT_NO_THROW(memory_.run([] {}));
 }
 
 TEST_F(StepMemoryTest, StaysUsableAfterAnErrorBeforeTheLaunch) {
