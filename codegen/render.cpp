@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <numbers>
 #include <set>
 
@@ -165,7 +164,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config) {
                  {"heads", fmt::to_string(config.heads)},
                  {"ctas_per_sm", fmt::to_string(config.ctas_per_sm)}});
   return {"kernel/attend.cu.in", std::move(values), config.threads(spec.head_dim),
-          config.ctas_per_sm, shared_bytes, std::move(table)};
+          config.ctas_per_sm,    shared_bytes,      std::move(table)};
 }
 
 Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
@@ -215,10 +214,12 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
   throw SpecError(fmt::format("kernel kind {} does not exist", static_cast<int>(kind)));
 }
 
-// A kernel with a table serves all variants with this pairing.
+// A kernel with a table serves all variants with its pairing: "half" for ops/rope/half.cuh.
 std::string described(KernelSpec spec, const RopeTable& table) {
-  if (!table.empty())
-    spec.rope.variant = std::filesystem::path(rope_variant(spec.rope.variant).pairing).stem();
+  if (table.empty()) return describe(spec);
+  const std::string pairing = rope_variant(spec.rope.variant).pairing;
+  const std::size_t begin = pairing.rfind('/') + 1;
+  spec.rope.variant = pairing.substr(begin, pairing.rfind('.') - begin);
   return describe(spec);
 }
 

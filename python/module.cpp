@@ -1,11 +1,17 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
 #include "python/bindings.h"
 #include "python/errors.h"
 #include "python/log_bridge.h"
 #include "runtime/base/config.h"
 #include "runtime/base/interruption.h"
+#include "runtime/base/trace.h"
 #include "runtime/base/version.h"
 #include "runtime/doctor.h"
 #include "runtime/engine/devices.h"
@@ -58,6 +64,18 @@ PYBIND11_MODULE(_core, module) {
       values[py::str(value.name)] = value.value;
     return values;
   });
+  module.def("is_tracing", &lazyrope::is_tracing);
+  module.def(
+      "write_trace_event",
+      [](const std::string& name, double begin, double end, const std::string& arguments) {
+        const auto time = [](double seconds) {
+          return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+        };
+        lazyrope::write_trace_event(name, time(begin), time(end),
+                                    nlohmann::json::parse(arguments));
+      },
+      py::arg("name"), py::arg("begin"), py::arg("end"), py::arg("arguments"),
+      py::call_guard<lazyrope::LogDelivery>());
   module.def("open_metrics", [] { return lazyrope::Engine::get().counters().open_metrics(); });
   module.def(
       "doctor", [] { return lazyrope::doctor().text(); }, py::call_guard<lazyrope::LogDelivery>());

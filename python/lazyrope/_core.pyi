@@ -3,7 +3,7 @@
 Errors are those of :mod:`lazyrope.errors`. Each message says what was given, what is allowed and what to do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar, final, overload, type_check_only
 
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
@@ -14,7 +14,10 @@ from ._process import clear_cache as clear_cache
 from ._process import counters as counters
 from ._process import doctor as doctor
 from ._process import environment_variables as environment_variables
+from ._process import is_tracing as is_tracing
 from ._process import open_metrics as open_metrics
+from ._process import set_nvrtc_directories as set_nvrtc_directories
+from ._process import write_trace_event as write_trace_event
 from ._reposition import Reposition as Reposition
 from ._reposition import compile_reposition as compile_reposition
 from ._spec import AttentionSpec as AttentionSpec
@@ -38,9 +41,8 @@ class Tensor(Protocol):
     PyTorch (by ``__dlpack_c_exchange_api__``) and CuPy report their current stream, which calls then use. Tensors of
     other frameworks are used on the default stream. The argument ``stream`` of a call overrides both.
 
-    A read-only tensor, such as a memory-mapped array, serves wherever the call does not write. These PyTorch tensors
-    raise :class:`SpecError`: one that requires a gradient while gradients are enabled, one with the negative bit, and
-    one without memory.
+    A read-only tensor, such as a memory-mapped array, serves wherever the call does not write. PyTorch tensors without
+    memory, with the negative bit, or that require a gradient while gradients are enabled, raise :class:`SpecError`.
     """
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -596,5 +598,3 @@ def archs() -> list[str]:
     "emu:sm_80" and "emu:sm_90a" are the emulator, if this build has it. It runs on this machine's CPU, and needs a
     C++ compiler in place of NVRTC.
     """
-
-def set_nvrtc_directories(directories: Sequence[str]) -> None: ...

@@ -2,6 +2,8 @@
 lazyrope.
 """
 
+from collections.abc import Sequence
+
 def clear_cache() -> None:
     """Clears the kernels in memory. The disk cache stays, and the next compile() looks there.
 
@@ -43,4 +45,20 @@ def environment_variables() -> list[dict[str, str | None]]:
 
     Returns:
         For each variable its "name", "meaning", "allowed", "default" and "value" (None if it is not set).
+    """
+
+def set_nvrtc_directories(directories: Sequence[str]) -> None:
+    """Sets where the library looks for NVRTC. It has an effect before the library is first used."""
+
+def is_tracing() -> bool:
+    """Returns whether the process writes the trace of LAZYROPE_TRACE."""
+
+def write_trace_event(name: str, begin: float, end: float, arguments: str) -> None:
+    """Adds an event to the trace, if there is one.
+
+    Args:
+        name: The name of the call.
+        begin: When it began, in seconds of ``time.monotonic()``.
+        end: When it ended.
+        arguments: A JSON object.
     """

@@ -7,9 +7,8 @@
         out, lse = kernel(q, store.k_pool(layer), store.v_pool(layer), step)
 
 The store manages memory and does not order the work on it. On CUDA, run all work on the pool and on the page lists on
-one stream, or order it yourself, for three reasons. Pages of an evicted document may belong to another one at once. A
-page list is written on the stream that is current when its pages are allocated. A document is ready as soon as
-commit() returns.
+one stream, or order it yourself: an evicted document's pages may belong to another one at once, a page list is written
+on the stream that is current when its pages are allocated, and a document is ready when commit() returns.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from ._document import Document, PageRun, State, Stats, Use
 from ._keys import Keys, int64_array
 from ._monitor import Monitor
 from ._paging import Paging, bytes_of, count
+from ._trace import traced
 from .errors import DocumentTooLarge, InsertError, SpecError, StoreError, StoreFull
 
 __all__ = [
@@ -57,7 +57,8 @@ def _exclusive(
 
     @functools.wraps(method)
     def call(self: DocumentStore, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        return self._monitor.run(functools.partial(method, self, *args, **kwargs), self._repair)
+        work = functools.partial(traced, method.__qualname__, functools.partial(method, self, *args, **kwargs))
+        return self._monitor.run(work, self._repair)
 
     return call
 

@@ -8,6 +8,7 @@
 #include "codegen/error.h"
 #include "runtime/attention/pool.h"
 #include "runtime/attention/pool_maps.h"
+#include "runtime/base/trace.h"
 #include "runtime/engine/kernel_set.h"
 #include "runtime/step/accessed_memory.h"
 #include "runtime/step/checks.h"
@@ -43,6 +44,8 @@ struct Attention::AttendTensors {
 std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
                                                     const Arch& arch,
                                                     const CompileOptions& options) {
+  TraceSpan span("compile");
+  span.with("spec", describe(spec.kernel_spec())).with("arch", arch.name);
   if (options.defer_prefill) return compile_deferring(engine, spec, arch, options);
   return of(
       spec, arch,
@@ -250,6 +253,8 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
 void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step& step,
                        const TensorView& out, const std::optional<TensorView>& lse, Stream stream,
                        const std::optional<TensorView>& sinks) const {
+  TraceSpan span("attend");
+  span.with("q", q).with("k_pool", pool.keys);
   const AttendTensors tensors = {q, pool, out, lse, sinks};
   check_attend(tensors, step);
   launch_attend(attend_params(tensors, step), tensors, step, stream);
@@ -273,6 +278,8 @@ void Attention::check_append(const TensorView& k, const TensorView& v, const Poo
 
 void Attention::append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
                        const AppendStep& step, Stream stream) const {
+  TraceSpan span("append");
+  span.with("k", k).with("k_pool", pool.keys);
   check_append(k, v, pool, step);
   if (k.shape[0] == 0) return;
   AppendParams params{};

@@ -6,6 +6,7 @@
 
 #include "codegen/error.h"
 #include "runtime/attention/pool.h"
+#include "runtime/base/trace.h"
 #include "runtime/engine/kernel_set.h"
 #include "runtime/step/accessed_memory.h"
 #include "runtime/step/checks.h"
@@ -67,6 +68,8 @@ std::shared_ptr<const Reposition> Reposition::compile(Engine& engine, const Atte
 
 void Reposition::move(const PoolTensors& pool, const AppendStep& source, const AppendStep& target,
                       Stream stream) const {
+  TraceSpan span("reposition");
+  span.with("k_pool", pool.keys).with("tokens", source.capacity());
   check_same_rows(source, target);
   const Device& device = *source.device();
   check_arch(arch_, device);

@@ -196,6 +196,13 @@ constexpr Variable kVariables[] = {
        config.dump_dir = absolute_path(text);
        return true;
      }},
+    {"LAZYROPE_TRACE",
+     "file to which calls are added with their shapes and durations, as JSON for Perfetto",
+     "a path", "not written",
+     [](Config& config, const std::string& text) {
+       config.trace_file = absolute_path(text);
+       return true;
+     }},
 };
 
 // Returns why the variable cannot have this value, or an empty text.

@@ -53,7 +53,8 @@ struct Config {
   std::string host_compiler = "c++";           // command, for the emulator
   std::uint64_t emulator_seed = 0;             // seeds the order in which the emulator runs threads
   bool emulator_races = false;                 // the emulator looks for races
-  std::string dump_dir;  // absolute directory for kernel sources; empty: none are written
+  std::string dump_dir;    // absolute directory for kernel sources; empty: none are written
+  std::string trace_file;  // absolute path of the trace of calls; empty: there is none
   std::vector<ConfigVariable> environment;  // as read by from_environment()
 
   // Reads the variables that config_variables() lists; an empty value counts as not set. Throws

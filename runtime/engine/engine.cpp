@@ -19,6 +19,7 @@
 #include "runtime/base/interruption.h"
 #include "runtime/base/log.h"
 #include "runtime/base/parallel.h"
+#include "runtime/base/trace.h"
 #include "runtime/emulator/device.h"
 #include "runtime/engine/kernel_entry.h"
 #include "runtime/engine/key_lock.h"
@@ -123,6 +124,7 @@ Engine::Engine(Config config)
       nvrtc_(std::make_shared<NvrtcLocator>(NvrtcSearch{
           .configured = config_.nvrtc_path, .directories = config_.nvrtc_directories})) {
   if (config_.log_level) log_to_stderr(*config_.log_level);
+  if (!config_.trace_file.empty()) trace_to(config_.trace_file);
   compilers_["ptx"] = std::make_shared<NvrtcCompiler>(nvrtc_);
   compilers_["emu"] = host_compiler(config_.host_compiler);
 }
@@ -226,9 +228,12 @@ Engine::KernelPtr Engine::make_kernel(const Job& job, Slot& slot, bool cache_onl
   const RenderedKernel& rendered = job.request->rendered;
   const Arch& arch = *job.request->arch;
   const auto begin = std::chrono::steady_clock::now();
+  TraceSpan span("get a kernel");
+  span.with("kernel", rendered.entry).with("arch", arch.name);
   dump(rendered, arch);
   if (slot.shared) counters_.add(Counter::kMemoryHits);
   Found found = slot.shared ? *slot.shared : load_or_compile(job, cache_only, stop);
+  span.with("from", found.from_cache ? "cache" : "compiler");
   if (found.is_shared) {
     if (!slot.shared) slot.shared = found;
     slot.shared->from_cache = true;  // for the next kernel
@@ -309,10 +314,12 @@ Key Engine::entry_key(const Job& job) const {
 
 CachedBinary Engine::look_up(const Job& job) const {
   const RenderedKernel& rendered = job.request->rendered;
+  const auto begin = std::chrono::steady_clock::now();
   CachedBinary cached = cache_.find(job.key, rendered, *compiler(*job.request->arch));
-  log_message(LogLevel::kDebug, "cache {} for {} of {}{}", cached.binary ? "hit" : "miss",
-              rendered.entry, job.request->arch->name,
-              cached.binary ? "" : ": " + cached.miss_reason);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  log_message(LogLevel::kDebug, "cache {} for {} of {}{} ({:.2f} ms)",
+              cached.binary ? "hit" : "miss", rendered.entry, job.request->arch->name,
+              cached.binary ? "" : ": " + cached.miss_reason, took.count());
   return cached;
 }
 

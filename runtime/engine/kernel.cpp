@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "runtime/base/log.h"
+#include "runtime/base/trace.h"
 
 namespace lazyrope {
 namespace {
@@ -31,6 +32,8 @@ const LoadedKernel& Kernel::load_on(const Device& device) const {
   const Loaded* loaded = loaded_.get();
   while (loaded != nullptr && loaded->device != &device) loaded = loaded->next.get();
   if (loaded == nullptr) {
+    TraceSpan span("load a kernel");
+    span.with("kernel", rendered_.entry).with("device", device.name());
     auto added = std::make_unique<Loaded>(Loaded{&device, load(device), nullptr});
     // A child that is forked between these lines sees an empty list, and loads again.
     added->next = std::move(loaded_);

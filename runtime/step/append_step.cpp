@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "codegen/error.h"
+#include "runtime/base/trace.h"
 #include "runtime/step/accessed_memory.h"
 #include "runtime/step/checks.h"
 
@@ -153,6 +154,8 @@ void AppendStep::update(const TokenSlots& t, bool check, Stream stream) {
 }
 
 void AppendStep::plan(Stream stream, AccessedMemoryFn accessed_memory) {
+  TraceSpan span("plan an append");
+  span.with("tokens", capacity());
   is_filled_ = false;  // stays so if the launch throws: the records are then undefined
   if (capacity() > 0) {
     const int threads = planner_->binary().threads;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "codegen/error.h"
+#include "runtime/base/trace.h"
 #include "runtime/step/checks.h"
 #include "runtime/step/step_check.h"
 #include "runtime/step/step_layout.h"
@@ -118,6 +119,11 @@ void Step::check_shapes(const StepTensors& t) const {
 }
 
 void Step::update(const StepTensors& tensors, bool check, Stream stream) {
+  TraceSpan span("plan");
+  span.with("q_indptr", tensors.q_indptr)
+      .with("q_position", tensors.q_position)
+      .with("segments", tensors.segments.base)
+      .with("pages", tensors.pages);
   check_shapes(tensors);
   if (check) {
     refuse_in_capture("check=True", *device_, stream);

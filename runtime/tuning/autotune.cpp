@@ -11,6 +11,7 @@
 #include "codegen/config_variants.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/trace.h"
 #include "runtime/base/version.h"
 #include "runtime/engine/kernel_set.h"
 #include "runtime/tuning/tuning_benchmark.h"
@@ -198,6 +199,8 @@ class Autotuner {
 
 Tuning autotune(const Engine& engine, const AttentionSpec& spec,
                 const std::shared_ptr<const Device>& device, const AutotuneOptions& options) {
+  TraceSpan span("autotune");
+  span.with("spec", describe(spec.kernel_spec())).with("device", device->name());
   validate(spec);
   return Autotuner(engine, spec, device, options).run();
 }

@@ -331,5 +331,4 @@ def test_stubs_describe_every_public_function():
     silent = [name for name, function in stubs().items() if not ast.get_docstring(function)]
     assert [name for name in silent if not name.split(".")[-1].startswith("_")] == [
         "Attention.ptx",
-        "set_nvrtc_directories",
     ]

@@ -48,6 +48,7 @@ TEST(Config, HasDefaultsWithoutAnyVariable) {
   EXPECT_EQ(config.host_compiler, "c++");
   EXPECT_EQ(config.log_level, std::nullopt);
   EXPECT_EQ(config.dump_dir, "");
+  EXPECT_EQ(config.trace_file, "");
 }
 
 TEST(Config, TakesTheCacheDirectoryFromXdgBeforeHome) {
@@ -92,7 +93,8 @@ TEST(Config, ReadsEveryVariable) {
                               {"LAZYROPE_EMULATOR_SEED", "17"},
                               {"LAZYROPE_EMULATOR_RACES", "1"},
                               {"LAZYROPE_LOG", "debug"},
-                              {"LAZYROPE_DUMP_DIR", "/d"}});
+                              {"LAZYROPE_DUMP_DIR", "/d"},
+                              {"LAZYROPE_TRACE", "/t.json"}});
   EXPECT_EQ(config.cache_dir, "/c");
   EXPECT_EQ(config.cache_max_bytes, 512u << 20);
   EXPECT_EQ(config.cache_trust.text(), "0,1000,group:0");
@@ -104,6 +106,7 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_TRUE(config.emulator_races);
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.dump_dir, "/d");
+  EXPECT_EQ(config.trace_file, "/t.json");
 }
 
 TEST(Config, TrustHasNoWordForEveryone) {

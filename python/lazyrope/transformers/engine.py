@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from .._keys import int64_array
+from .._trace import traced
 from ..documents import Document, DocumentStore, InsertError, PageRun, StoreFull
 from ..errors import SpecError
 from .arguments import check, is_finite, is_text, stop_ids
@@ -344,7 +345,7 @@ class Engine:
             Exception: The error of the model. It has ended all running requests and freed their pages.
         """
         with self._pass_lock:
-            is_idle = not self._pass()
+            is_idle = not traced("Engine.step", self._pass)
         if is_idle and self._running:
             time.sleep(0.001)  # another user of the store is filling the documents that these requests need
         return bool(self._waiting or self._running)
