@@ -14,7 +14,7 @@ launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag sanitize tsan soak test test-cpp test-python mutate compile-all docs lint format wheels clean distclean build build-tests layers
+.PHONY: help demo rag sanitize tsan soak test test-cpp test-python mutate compile-all docs lint format wheels first-hour clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -82,6 +82,10 @@ format: $(VENV)/.lint  ## format C++ and Python in place
 # The check of a wheel runs the README's example if PyTorch is in the environment.
 wheels: $(VENV)/.wheels  ## build an sdist, and a wheel for each Python of this machine, in dist/, and check them
 	$(python) -m tools.make_wheels
+
+# It needs root and debootstrap. The logs are in build/first-hour.
+first-hour: $(VENV)/.build  ## walk the first hour of a new user on a fresh Debian 12, with the time of every step
+	$(python) -m tools.first_hour
 
 clean:  ## remove everything that was built
 	rm -rf $(BUILD) .wheel dist .pytest_cache .ruff_cache .mypy_cache

@@ -28,4 +28,5 @@ part python "$python" -m pytest --soak --requests 10000 --numprocesses="$(nproc)
   --deselect tests/python/test_mutation.py::test_every_mutant_is_caught
 part random-steps "$python" -m pytest tests/python/test_attention.py tests/python/test_append.py --cases "${CASES:-200}" \
   --seed "${SEED:-$(date +%y%m%d)}" --numprocesses="$(nproc)" --dist=loadfile
+part first-hour "$python" -m tools.first_hour --folder "$PWD/$build/first-hour"
 exit "$failed"

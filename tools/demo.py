@@ -62,8 +62,9 @@ def show_kernels() -> None:
     for (model, arch), attention in cold.items():
         for name, kernel in attention.kernels.items():
             again = cached[model, arch].kernels[name]
-            # Attentions share a kernel if they agree in everything that it depends on.
-            first = "shared" if (arch, kernel.source) in shown else f"{kernel.ready_ms:.0f}"
+            # Attentions share a kernel if they agree in everything that it depends on, the RoPE frequencies apart.
+            is_shared = kernel.from_cache or (arch, kernel.source) in shown
+            first = "shared" if is_shared else f"{kernel.ready_ms:.0f}"
             shown.add((arch, kernel.source))
             figures = (kernel.registers, kernel.spill_bytes, kernel.shared_bytes, len(kernel.cubin))
             rows.append((model, name, arch, *map(str, figures), first, f"{again.ready_ms:.2f}"))
