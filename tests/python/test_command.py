@@ -206,7 +206,7 @@ class TestCompile:
         ]
         out = tmp_path / "out"
         arguments = ["compile", "--model", *models, "--arch", "sm_80,sm_86", "--json"]
-        printed = json.loads(run(*arguments, "--cubin", out / "cubin", "--ptx", out / "ptx").stdout)
+        printed = json.loads(run(*arguments, "--cubin", out / "cubin").stdout)
         kernels = {(k["model"], k["arch"], k["kernel"]): k for k in printed["kernels"]}
         names = [(m, a, k) for m in ("tiny", "tiny-2") for a in ("sm_80", "sm_86") for k in KERNELS]
         assert list(kernels) == names
@@ -217,13 +217,19 @@ class TestCompile:
         for model, arch, kernel in names:
             cubin = (out / "cubin" / f"{model}.{arch}.{kernel}.cubin").read_bytes()
             assert cubin[:4] == b"\x7fELF" and len(cubin) == kernels[model, arch, kernel]["cubin_bytes"]
-            ptx = (out / "ptx" / f"{model}.{arch}.{kernel}.ptx").read_text()
-            assert f".entry lazyrope_{kernel}(" in ptx and f".target {arch}" in ptx
         assert len(list(cache.glob("*.lzr"))) == len(names) - 4
         repeated = ["--model", models[0], "--model", models[1], "--arch", "sm_80", "--arch", "sm_86"]
         again = json.loads(run("compile", *repeated, "--json").stdout)["kernels"]
         assert [(k["model"], k["arch"], k["kernel"]) for k in again] == names
         assert all(kernel["from_cache"] for kernel in again)
+
+    def test_ptx_is_written(self, run, tmp_path):
+        run("compile", *SPEC, "--arch", ARCH, "--ptx", tmp_path)
+        names = {path.name.removesuffix(".ptx").rpartition(".") for path in tmp_path.iterdir()}
+        assert {kernel for _, _, kernel in names} == set(KERNELS)
+        for path in tmp_path.iterdir():
+            text = path.read_text()
+            assert f".entry lazyrope_{path.suffixes[-2][1:]}(" in text and f".target {ARCH}" in text
 
     def test_models_of_one_shape_share_their_entries(self, run, warm):
         entries = len(list(warm.glob("*.lzr")))

@@ -327,13 +327,8 @@ TEST_F(EngineTest, ATimeLimitEndsACall) {
   const EngineOptions options = {.time_limit = TimeLimit(std::chrono::milliseconds(200))};
   EXPECT_TRUE(throws<CompileError>([&] { get(engine, {slow}, options); },
                                    {"the time limit of 0.2 s is over; 0 of 1 kernels are ready"}));
-  // NVRTC looks for the stop now and then. ThreadSanitizer makes it several times as slow.
-#ifdef __SANITIZE_THREAD__
-  constexpr std::chrono::seconds kLimit{20};
-#else
-  constexpr std::chrono::seconds kLimit{2};
-#endif
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLimit);
+  // The whole compilation takes minutes. NVRTC looks for the stop now and then.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 TEST_F(EngineTest, ALongWaitForALockIsLogged) {
