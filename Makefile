@@ -5,8 +5,9 @@ VENV := .venv
 BUILD := build
 # CI treats warnings as errors: make WERROR=ON ...
 WERROR ?= OFF
-# CI compiles several sources of the library at a time, which takes half the time: make UNITY=ON ...
-UNITY ?= OFF
+# Several sources of the library are compiled at a time, which takes half the time. With `make UNITY=OFF ...` a change
+# of one source compiles that source alone.
+UNITY ?= ON
 
 # With ccache the test of the wheel does not compile the same files again.
 launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
