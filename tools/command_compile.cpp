@@ -35,7 +35,7 @@ command fails, and the cache keeps the others.
 
 The table has one row per kernel: registers and spilled bytes per thread, bytes of dynamic shared
 memory per CTA, bytes of the cubin, and the milliseconds to compile the kernel or to read it from
-the cache. "shared" marks a kernel that an earlier row has too.
+the cache. "shared" marks a kernel whose entry in the cache an earlier row has.
 --json prints an object: cache, seconds, kernels [{model, spec, config, kernel, arch, entry,
 compiler, threads, registers, spill_bytes, shared_bytes, cubin_bytes, compile_ms, ms, from_cache,
 shared}].
@@ -57,7 +57,7 @@ struct CompiledRow {
   std::string spec;
   std::string config;
   std::shared_ptr<const Kernel> kernel;
-  bool shared;  // an earlier row has the same kernel
+  bool shared;  // an earlier row has the same entry of the cache
 };
 
 using CompiledRows = std::vector<CompiledRow>;
@@ -70,11 +70,11 @@ CompiledRows compile_all(Engine& engine, const CompileCommandOptions& options) {
   const std::vector<KernelSet> sets =
       compile_sets(engine, requests, engine_options_of(options.kernels, &progress));
   CompiledRows rows;
-  std::set<std::shared_ptr<const Kernel>> seen;
+  std::set<std::string> seen;  // keys of entries
   for (std::size_t i = 0; i < sets.size(); ++i)
     for (const std::shared_ptr<const Kernel>& kernel : sets[i].kernels())
       rows.push_back({requests[i].name, describe(requests[i].spec), describe(sets[i].config),
-                      kernel, !seen.insert(kernel).second});
+                      kernel, !seen.insert(kernel->entry_key()).second});
   return rows;
 }
 

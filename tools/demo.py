@@ -63,7 +63,8 @@ def show_kernels() -> None:
         for name, kernel in attention.kernels.items():
             again = cached[model, arch].kernels[name]
             # Attentions share a kernel if they agree in everything that it depends on, the RoPE frequencies apart.
-            is_shared = kernel.from_cache or (arch, kernel.source) in shown
+            # A kernel that was compiled for another attention is then ready at once.
+            is_shared = kernel.ready_ms < kernel.compile_ms / 2 or (arch, kernel.source) in shown
             first = "shared" if is_shared else f"{kernel.ready_ms:.0f}"
             shown.add((arch, kernel.source))
             figures = (kernel.registers, kernel.spill_bytes, kernel.shared_bytes, len(kernel.cubin))

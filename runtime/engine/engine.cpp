@@ -106,6 +106,12 @@ int compile_rank(KernelKind kind) {
   return 6;
 }
 
+// Returns a request for the same kernel, whose binary no kernel with another table can share.
+KernelRequest with_table_of_its_own(KernelRequest request) {
+  request.rendered.rope_table.clear();
+  return request;
+}
+
 void refuse_spills(const Kernel& kernel) {
   const int spilled = kernel.binary().spill_bytes;
   if (spilled == 0) return;
@@ -232,11 +238,11 @@ Engine::KernelPtr Engine::make_kernel(const Job& job, Slot& slot, bool cache_onl
   span.with("kernel", rendered.entry).with("arch", arch.name);
   dump(rendered, arch);
   if (slot.shared) counters_.add(Counter::kMemoryHits);
-  Found found = slot.shared ? *slot.shared : load_or_compile(job, cache_only, stop);
-  span.with("from", found.from_cache ? "cache" : "compiler");
+  Found found = slot.shared ? *slot.shared : load_or_compile(job, slot, cache_only, stop);
+  span.with("from", slot.shared ? "memory" : found.from_cache ? "disk" : "compiler");
+  slot.is_unshareable = !found.is_shared && !rendered.rope_table.empty();
   if (found.is_shared) {
     if (!slot.shared) slot.shared = found;
-    slot.shared->from_cache = true;  // for the next kernel
     write_table(rendered, found.binary.code);
   }
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -247,9 +253,20 @@ Engine::KernelPtr Engine::make_kernel(const Job& job, Slot& slot, bool cache_onl
       compiler(arch));
 }
 
-Engine::Found Engine::load_or_compile(const Job& job, bool cache_only,
+Engine::Found Engine::load_or_compile(const Job& job, const Slot& slot, bool cache_only,
                                       const std::stop_token& stop) {
+  if (slot.is_unshareable) {
+    const KernelRequest own = with_table_of_its_own(*job.request);
+    return load_or_compile(job_of(own), {}, cache_only, stop);
+  }
   CachedBinary cached = look_up(job);
+  if (!cached.binary && !job.request->rendered.rope_table.empty()) {
+    const KernelRequest own = with_table_of_its_own(*job.request);
+    if (CachedBinary found = look_up(job_of(own)); found.binary) {
+      counters_.add(Counter::kDiskHits);
+      return found_in_cache(job_of(own), std::move(found));
+    }
+  }
   if (!cached.binary) counters_.add(miss_of(cached));
   if (!cached.binary && cache_only) throw CacheError(cached.miss_reason);
   if (!cached.binary && config_.policy == CachePolicy::kCacheOnly)
@@ -288,12 +305,12 @@ Engine::Found Engine::compile_and_store(const Job& job, const std::stop_token& s
   const RenderedKernel shared = shared_form(rendered);
   Binary binary = compile(shared, *job.request->arch, stop);
   if (!serves_all_tables(shared, binary.code)) {
-    counters_.add(Counter::kStoreFailures);
-    log_message(LogLevel::kWarning,
-                "{} is compiled again and not cached on disk: this compiler's code has words of "
-                "the RoPE table in its instructions",
+    log_message(LogLevel::kInfo,
+                "{} is compiled for its own RoPE table, because the code of this compiler has "
+                "words of the table in its instructions",
                 rendered.entry);
-    return {compile(rendered, *job.request->arch, stop), entry_key(job).hex(), false};
+    const KernelRequest own = with_table_of_its_own(*job.request);
+    return compile_and_store(job_of(own), stop);
   }
   if (!config_.cache_dir.empty()) store_in_cache(job, binary);
   return {std::move(binary), entry_key(job).hex(), false, !rendered.rope_table.empty()};
@@ -306,6 +323,10 @@ Binary Engine::compile(const RenderedKernel& rendered, const Arch& arch,
   log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
               binary.compile_ms);
   return binary;
+}
+
+Engine::Job Engine::job_of(const KernelRequest& request) const {
+  return {&request, key_of(request.rendered, *request.arch), {}};
 }
 
 Key Engine::entry_key(const Job& job) const {
@@ -392,8 +413,12 @@ std::optional<Nearest> Engine::nearest(const Key& key, const KeyFields& origin) 
 
 CacheExplanation Engine::explain(const KernelRequest& request) const {
   const RenderedKernel& rendered = request.rendered;
-  const Job job = {&request, key_of(rendered, *request.arch), {}};
-  const CachedBinary cached = look_up(job);
+  const Job job = job_of(request);
+  CachedBinary cached = look_up(job);
+  if (!cached.binary && !rendered.rope_table.empty()) {
+    const KernelRequest own = with_table_of_its_own(request);
+    if (CachedBinary found = look_up(job_of(own)); found.binary) cached = std::move(found);
+  }
   if (cached.binary)
     return {.key = cached.entry_key, .is_found = true, .compiler = cached.binary->compiler};
   CacheExplanation explanation = {.key = entry_key(job).hex(), .reason = cached.miss_reason};

@@ -136,6 +136,7 @@ class Engine {
   struct Slot {
     std::mutex mutex;
     std::optional<Found> shared;             // the binary before a table is written into it
+    bool is_unshareable = false;             // each table needs a binary of its own
     std::map<RopeTable, KernelPtr> kernels;  // by their tables
   };
   struct Memory {
@@ -151,7 +152,9 @@ class Engine {
                           const std::stop_token& stop);
   KernelPtr kernel(const Job& job, const EngineOptions& options, const std::stop_token& stop);
   KernelPtr make_kernel(const Job& job, Slot& slot, bool cache_only, const std::stop_token& stop);
-  Found load_or_compile(const Job& job, bool cache_only, const std::stop_token& stop);
+  Found load_or_compile(const Job& job, const Slot& slot, bool cache_only,
+                        const std::stop_token& stop);
+  Job job_of(const KernelRequest& request) const;
   Key entry_key(const Job& job) const;
   CachedBinary look_up(const Job& job) const;
   static Found found_in_cache(const Job& job, CachedBinary cached);

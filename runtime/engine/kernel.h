@@ -18,7 +18,7 @@ namespace lazyrope {
 class Kernel {
  public:
   struct Origin {
-    bool from_cache;             // the binary came from the disk cache, or was in memory already
+    bool from_cache;             // the binary came from the disk cache
     double ready_ms;             // milliseconds from the request to the binary
     bool may_compile;            // the kernel may be compiled again if a driver refuses the binary
     std::string entry_key = {};  // the key of its cache entry
@@ -44,8 +44,7 @@ class Kernel {
   }
   // Returns the key of the kernel's cache entry.
   const std::string& entry_key() const { return origin_.entry_key; }
-  // Returns true if the binary in use came from the disk cache, or was in memory already, because
-  // another kernel shares it.
+  // Returns true if the binary in use came from the disk cache.
   bool from_cache() const {
     return origin_.from_cache && recompiled_.load(std::memory_order_acquire) == nullptr;
   }

@@ -16,7 +16,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "cubins are little-endian");
 
 // Returns the words of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-// generators", 2014): no code has them by chance.
+// generators", 2014): code has hardly any by chance.
 RopeTable placeholder(std::size_t words) {
   constexpr std::uint64_t kSeed = 0x6c617a79726f7065;  // "lazyrope"
   std::uint64_t state = kSeed;

@@ -16,8 +16,10 @@ namespace lazyrope {
 RenderedKernel shared_form(RenderedKernel rendered);
 
 // Returns true if the code of a shared form can serve other tables: it has the placeholder exactly
-// once, and no word of the placeholder anywhere else, where the compiler would have computed with
-// it. The code of a kernel without a table always can.
+// once, and no word of the placeholder anywhere else. The code of a kernel without a table always
+// can. Kernels read the table by ld_global_nc() (templates/isa/ptx/memory.cuh), whose volatile
+// assembly the compiler cannot compute with, so this is a second line of defence: it finds copied
+// words, not values that were derived from them.
 bool serves_all_tables(const RenderedKernel& shared, const std::vector<std::byte>& code);
 
 // Returns true if the code has the placeholder of the kernel's table exactly once, or if the kernel

@@ -24,8 +24,8 @@ struct Case {
 };
 
 std::vector<std::byte> compiled(const RenderedKernel& kernel, const Arch& arch) {
-  return compile_program(shared_engine().nvrtc().library(),
-                         {kernel.entry + ".cu", kernel.source, NvrtcCompiler(nullptr).options(arch)})
+  return compile_program(shared_engine().nvrtc().library(), {kernel.entry + ".cu", kernel.source,
+                                                             NvrtcCompiler(nullptr).options(arch)})
       .cubin;
 }
 
@@ -45,20 +45,21 @@ std::vector<Case> few_cases() {
           {"sm_80", KernelKind::kReposition, "linear"}};
 }
 
-std::vector<Case> all_cases() {
+// One arch of each family, and one variant of each pairing.
+std::vector<Case> more_cases() {
   std::vector<Case> cases;
-  for (const Arch& arch : gpu_archs())
+  for (const char* arch : {"sm_80", "sm_90a"})
     for (const int head_dim : supported_head_dims())
-      for (const RopeVariant& variant : rope_variants())
+      for (const char* variant : {"llama3", "gptj"})
         for (const KernelKind kind : kernel_kinds())
-          cases.push_back({arch.name, kind, variant.name, head_dim});
+          cases.push_back({arch, kind, variant, head_dim});
   return cases;
 }
 
 TEST(SharedCode, WithATableEqualsTheCodeOfTheKernelsOwnSource) {
   const bool is_long = ::getenv("LAZYROPE_SOAK") != nullptr;
   int compared = 0;
-  for (const Case& test : is_long ? all_cases() : few_cases()) {
+  for (const Case& test : is_long ? more_cases() : few_cases()) {
     const RenderedKernel kernel = rendered(test);
     if (kernel.rope_table.empty()) continue;
     const Arch& arch = find_arch(test.arch);
