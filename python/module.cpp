@@ -29,6 +29,8 @@ PYBIND11_MODULE(_core, module) {
   lazyrope::translate_errors();
   lazyrope::bridge_log();
   lazyrope::set_interruption_check([] {
+    // A thread that waits for another one's kernel in the emulator may hold the interpreter's lock.
+    if (PyGILState_Check() != 0) const py::gil_scoped_release others_run;
     const py::gil_scoped_acquire locked;
     if (lazyrope::log_is_waiting()) lazyrope::deliver_log();
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -71,8 +73,7 @@ PYBIND11_MODULE(_core, module) {
         const auto time = [](double seconds) {
           return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
         };
-        lazyrope::write_trace_event(name, time(begin), time(end),
-                                    nlohmann::json::parse(arguments));
+        lazyrope::write_trace_event(name, time(begin), time(end), nlohmann::json::parse(arguments));
       },
       py::arg("name"), py::arg("begin"), py::arg("end"), py::arg("arguments"),
       py::call_guard<lazyrope::LogDelivery>());

@@ -44,8 +44,9 @@ struct Attention::AttendTensors {
 std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
                                                     const Arch& arch,
                                                     const CompileOptions& options) {
+  validate(spec);
   TraceSpan span("compile");
-  span.with("spec", describe(spec.kernel_spec())).with("arch", arch.name);
+  span.with("spec", [&] { return describe(spec.kernel_spec()); }).with("arch", arch.name);
   if (options.defer_prefill) return compile_deferring(engine, spec, arch, options);
   return of(
       spec, arch,
@@ -244,6 +245,8 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
                                       step.format().page_size, config.heads, device);
     kernel(kind).on(device).launch(step.work(phase).num_ctas, &with_maps, stream, accessed_memory);
   };
+  // A kernel that is still being compiled (DeferredKernel) is awaited before a launch begins.
+  if (step.serves(Step::kPrefill)) (void)kernel(KernelKind::kAttendPrefill);
   step.memory().run([&] {
     launch(Step::kPrefill, KernelKind::kAttendPrefill, config_.prefill);
     launch(Step::kDecode, KernelKind::kAttendDecode, config_.decode);

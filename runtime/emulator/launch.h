@@ -45,7 +45,9 @@ struct EmulatedLaunch {
 // parameters. A kernel that breaks a rule throws a KernelFault (runtime/emulator/fault.h), and
 // check_interruption() may end the launch.
 //
-// Thread-safe: one launch runs at a time, others wait for it.
+// Thread-safe: one launch runs at a time, others wait for it, and check_interruption() may end the
+// wait. A handler of a signal that check_interruption() runs cannot launch another kernel: that is
+// a DriverError.
 void run_emulated(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
                   const EmulatorOptions& options);
 

@@ -4,13 +4,17 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/base/fork.h"
+#include "runtime/base/interruption.h"
 #include "runtime/emulator/matrix.h"
 
 namespace lazyrope {
@@ -83,6 +87,30 @@ MemoryInstruction instruction_of(EmulatedLoad kind) {
   return kind == EmulatedLoad::kNonCoherent ? MemoryInstruction::kLdGlobalNc
                                             : MemoryInstruction::kLdGlobal;
 }
+
+// Locks the mutex. The wait can be interrupted. Under Python it also lets other threads have the
+// interpreter's lock, which the thread that holds the mutex needs for its own interruption check.
+std::unique_lock<ForkMutex> lock_interruptibly(ForkMutex& mutex) {
+  constexpr std::chrono::milliseconds kPause{1};
+  std::unique_lock lock(mutex, std::try_to_lock);
+  for (; !lock.owns_lock(); (void)lock.try_lock()) {
+    check_interruption();
+    std::this_thread::sleep_for(kPause);
+  }
+  return lock;
+}
+
+// Sets a flag while it lives.
+class Running {
+ public:
+  explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  ~Running() { flag_ = false; }
+
+ private:
+  bool& flag_;
+};
 
 }  // namespace
 
@@ -263,7 +291,13 @@ void Machine::cp_async_wait_group(int32 pending) {
 void run_emulated(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
                   const EmulatorOptions& options) {
   static constinit ForkMutex one_at_a_time;  // a kernel's library has one pointer to its host
-  const std::lock_guard lock(one_at_a_time);
+  static thread_local bool is_running = false;
+  if (is_running)
+    throw DriverError({.call = launch.name,
+                       .text = "a signal or logging handler cannot run a kernel in the emulator "
+                               "while this thread runs one there"});
+  const std::unique_lock lock = lock_interruptibly(one_at_a_time);
+  const Running running(is_running);
   Machine(launch, params, std::move(memory), options).run();
 }
 

@@ -152,6 +152,7 @@ void Step::add_to(AccessedMemory& accessed) const {
 
 void Step::check_pages(std::int64_t num_pages, Stream stream) const {
   refuse_in_capture("check=True", *device_, stream);
+  memory_->check_usable();  // after an interrupted update() the caller may have dropped its tensors
   if (!tensors_) return;
   check_step_values(StepValues::copy_of(*tensors_, *device_, stream), format_.page_size, capacity_,
                     num_pages);

@@ -13,9 +13,13 @@ StepMemory::StepMemory(std::shared_ptr<const Device> device, std::size_t bytes, 
   buffer_.device().fill_zero(buffer_.data(), buffer_.bytes(), stream);
 }
 
-void StepMemory::run(FunctionRef<void()> launches) {
+void StepMemory::check_usable() const {
   if (is_broken_)
     throw SpecError("the step is broken, because a kernel ended early; update() refills it");
+}
+
+void StepMemory::run(FunctionRef<void()> launches) {
+  check_usable();
   try {
     launches();
   } catch (const KernelFault&) {

@@ -25,6 +25,9 @@ class StepMemory {
   // KernelFaults, come before a kernel has begun, so they leave the memory usable.
   void run(FunctionRef<void()> launches);
 
+  // Throws SpecError if an earlier kernel ended early.
+  void check_usable() const;
+
   // Fills the memory with zeros on the stream if a kernel ended early.
   void clear_if_broken(Stream stream);
 

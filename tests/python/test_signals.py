@@ -80,7 +80,7 @@ RUN = """
 import sys, lazyrope, torch
 spec = lazyrope.AttentionSpec(head_dim=64, num_q_heads=8, num_kv_heads=1, rope=lazyrope.rope.neox())
 kernel = lazyrope.compile(spec, arch=sys.argv[1])
-q, pool = torch.ones(4000, 8, 64, dtype=torch.float16), torch.ones(250, 16, 1, 64, dtype=torch.float16)
+q, pool = torch.ones(4000, 8, 64, dtype=torch.bfloat16), torch.ones(250, 16, 1, 64, dtype=torch.bfloat16)
 request = lazyrope.Request(range(4000), [lazyrope.Segment(lazyrope.Document(0, 4000), base=0)])
 step = kernel.plan(lazyrope.batch([request], torch.arange(250, dtype=torch.int32)))
 print("begins", flush=True)
@@ -106,6 +106,41 @@ def test_ctrl_c_ends_a_kernel_that_the_emulator_runs(tmp_path):
     assert time.monotonic() - start < 2
     assert out == "" and errors.rstrip().endswith("KeyboardInterrupt")
     assert "the step is broken, because a kernel ended early; update() refills it" in errors
+
+
+THREADS = (
+    RUN[: RUN.index('print("begins"')].replace("4000", "400").replace("250", "25")
+    + """
+import signal, threading
+def attend(check):
+    for _ in range(3):
+        kernel(q, pool, pool.clone(), step, check=check)
+others = [threading.Thread(target=attend, args=(check,)) for check in (True, False)]
+for thread in others:
+    thread.start()
+attend(False)
+for thread in others:
+    thread.join()
+refused = []
+def handler(*_):
+    try:
+        attend(False)
+    except lazyrope.DriverError as error:
+        refused.append(error)
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+while not refused:
+    attend(False)
+print(refused[0])
+"""
+)
+
+
+@HAS_EMULATOR
+def test_threads_and_handlers_do_not_wait_for_each_other_for_ever(tmp_path):
+    """A thread that runs a kernel needs the interpreter's lock, which a thread that waits for that kernel may hold."""
+    out, errors = begin(THREADS, "emu:sm_80", tmp_path).communicate(timeout=120)
+    assert "a signal or logging handler cannot run a kernel in the emulator while this thread runs one" in out, errors
 
 
 def test_ctrl_c_ends_a_wait_for_another_process(tmp_path):
