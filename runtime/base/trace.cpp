@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
+#include <thread>
 
 #include "runtime/base/fork.h"
 #include "runtime/base/log.h"
@@ -23,6 +23,8 @@
 namespace lazyrope {
 namespace {
 
+// What a trace begins and ends with. JSON objects are written with their keys in order.
+constexpr std::string_view kBegin = "[\n{\"args\":";
 constexpr std::string_view kEnd = "\n]\n";
 
 std::runtime_error system_error(const std::string& path) {
@@ -40,33 +42,57 @@ class TraceFile {
   TraceFile& operator=(const TraceFile&) = delete;
   ~TraceFile() { ::close(file_); }
 
-  // Writes the event over the end of the array, and the end after it. A file system without locks
-  // lets processes write at the same time; one process never does.
+  // Writes the event over the end of the array, and the end after it. If that fails, the file
+  // becomes what it was.
   void append(const std::string& event) const {
-    ::flock(file_, LOCK_EX);
+    const Lock lock(*this);
+    const ::off_t end = end_of_events();
     try {
-      const ::off_t end = end_of_events();
       write(fmt::format("{}{}{}", end == 0 ? "[\n" : ",\n", event, kEnd), end);
-    } catch (...) {
-      ::flock(file_, LOCK_UN);
+    } catch (const std::runtime_error&) {
+      if (::ftruncate(file_, end) == 0 && end > 0) write(kEnd, end);
       throw;
     }
-    ::flock(file_, LOCK_UN);
   }
 
  private:
+  // Holds the lock of the file, if its file system has locks.
+  class Lock {
+   public:
+    explicit Lock(const TraceFile& file) : file_(file.file_) {
+      constexpr std::chrono::seconds kLimit{1};
+      constexpr std::chrono::milliseconds kPause{1};
+      const auto begin = std::chrono::steady_clock::now();
+      while (::flock(file_, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
+        if (std::chrono::steady_clock::now() - begin > kLimit)
+          throw std::runtime_error(file.path_ + " is locked by another process");
+        std::this_thread::sleep_for(kPause);
+      }
+    }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+    ~Lock() { ::flock(file_, LOCK_UN); }
+
+   private:
+    int file_;
+  };
+
   // Returns where the last event ends, or 0 in an empty file.
   ::off_t end_of_events() const {
     struct ::stat status = {};
     if (::fstat(file_, &status) != 0) throw system_error(path_);
     if (!S_ISREG(status.st_mode)) throw std::runtime_error(path_ + " is not a regular file");
     if (status.st_size == 0) return 0;
-    std::array<char, kEnd.size()> end{};
-    const auto at = status.st_size - static_cast<::off_t>(kEnd.size());
-    if (at <= 0 || ::pread(file_, end.data(), end.size(), at) != ::ssize_t{kEnd.size()} ||
-        std::string_view(end.data(), end.size()) != kEnd)
+    const auto end = status.st_size - static_cast<::off_t>(kEnd.size());
+    if (!has(kBegin, 0) || !has(kEnd, end))
       throw std::runtime_error(path_ + " is there already and is not a trace; remove it");
-    return at;
+    return end;
+  }
+
+  bool has(std::string_view text, ::off_t at) const {
+    std::string found(text.size(), '\0');
+    return at >= 0 && ::pread(file_, found.data(), found.size(), at) == std::ssize(found) &&
+           found == text;
   }
 
   void write(std::string_view text, ::off_t at) const {
@@ -107,21 +133,21 @@ void trace_to(std::string path) {
 bool is_tracing() noexcept { return the_trace.load(std::memory_order_relaxed) != nullptr; }
 
 void write_trace_event(std::string_view name, std::chrono::nanoseconds begin,
-                       std::chrono::nanoseconds end, const nlohmann::json& arguments) noexcept {
+                       std::chrono::nanoseconds end, const nlohmann::json& arguments) {
   Trace* trace = the_trace.load(std::memory_order_acquire);
   if (trace == nullptr) return;
+  const nlohmann::json event = {{"name", name},
+                                {"cat", "lazyrope"},
+                                {"ph", "X"},
+                                {"ts", microseconds(begin)},
+                                {"dur", microseconds(end - begin)},
+                                {"pid", ::getpid()},
+                                {"tid", ::gettid()},
+                                {"args", arguments}};
   try {
-    const nlohmann::json event = {{"name", name},
-                                  {"cat", "lazyrope"},
-                                  {"ph", "X"},
-                                  {"ts", microseconds(begin)},
-                                  {"dur", microseconds(end - begin)},
-                                  {"pid", ::getpid()},
-                                  {"tid", ::gettid()},
-                                  {"args", arguments}};
     const std::lock_guard lock(trace->mutex);
     trace->file.get().append(event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  } catch (const std::exception& error) {
+  } catch (const std::runtime_error& error) {
     if (the_trace.compare_exchange_strong(trace, nullptr))
       log_message(LogLevel::kWarning, "there is no trace: {}; see LAZYROPE_TRACE", error.what());
   }
@@ -133,14 +159,18 @@ TraceSpan::TraceSpan(const char* name) noexcept : name_(is_tracing() ? name : nu
   begin_ = std::chrono::steady_clock::now();
 }
 
+// The call that is traced must not fail for want of memory for its event.
 TraceSpan::~TraceSpan() {
   if (name_ == nullptr) return;
-  const auto end = std::chrono::steady_clock::now();
-  nlohmann::json arguments = nlohmann::json::object();
-  for (const auto& [key, value] : arguments_)
-    std::visit([&](const auto& held) { arguments[key] = held; }, value);
-  if (std::uncaught_exceptions() > exceptions_) arguments["failed"] = true;
-  write_trace_event(name_, begin_.time_since_epoch(), end.time_since_epoch(), arguments);
+  try {
+    const auto end = std::chrono::steady_clock::now();
+    nlohmann::json arguments = nlohmann::json::object();
+    for (const auto& [key, value] : arguments_)
+      std::visit([&](const auto& held) { arguments[key] = held; }, value);
+    if (std::uncaught_exceptions() > exceptions_) arguments["failed"] = true;
+    write_trace_event(name_, begin_.time_since_epoch(), end.time_since_epoch(), arguments);
+  } catch (const std::exception&) {  // the event is lost
+  }
 }
 
 void TraceSpan::add(const char* key, std::int64_t value) { arguments_.emplace_back(key, value); }

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -20,8 +21,9 @@ namespace lazyrope {
 // (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), for
 // chrome://tracing, Perfetto or speedscope. After each event it is whole, so it can be read while
 // the process runs and after it was killed. Several processes may write to one file, and events are
-// added to a file that has some. A file that is no such trace is left as it is, and a file that
-// cannot be written is logged once; then there is no trace.
+// added to a file that has some. A file that this library has not begun is left as it is. If the
+// file cannot be written, or another process holds its lock for a second, that is logged, and there
+// is no trace from then on.
 void trace_to(std::string path);
 
 // Returns true if the process writes a trace.
@@ -38,9 +40,14 @@ class TraceSpan {
   ~TraceSpan();
 
   // Adds an argument: a number, a text, or a tensor, of which the type and the shape are written.
+  // A function is called for its value only if there is a trace.
   template <class Value>
   TraceSpan& with(const char* key, const Value& value) {
-    if (name_ != nullptr) add(key, value);
+    if (name_ == nullptr) return *this;
+    if constexpr (std::is_invocable_v<Value>)
+      add(key, value());
+    else
+      add(key, value);
     return *this;
   }
 
@@ -58,6 +65,6 @@ class TraceSpan {
 // Writes an event of a caller that has measured it, such as Python. `begin` and `end` are times of
 // std::chrono::steady_clock, and `arguments` is a JSON object.
 void write_trace_event(std::string_view name, std::chrono::nanoseconds begin,
-                       std::chrono::nanoseconds end, const nlohmann::json& arguments) noexcept;
+                       std::chrono::nanoseconds end, const nlohmann::json& arguments);
 
 }  // namespace lazyrope

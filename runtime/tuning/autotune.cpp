@@ -199,9 +199,9 @@ class Autotuner {
 
 Tuning autotune(const Engine& engine, const AttentionSpec& spec,
                 const std::shared_ptr<const Device>& device, const AutotuneOptions& options) {
-  TraceSpan span("autotune");
-  span.with("spec", describe(spec.kernel_spec())).with("device", device->name());
   validate(spec);
+  TraceSpan span("autotune");
+  span.with("spec", [&] { return describe(spec.kernel_spec()); }).with("device", device->name());
   return Autotuner(engine, spec, device, options).run();
 }
 

@@ -49,7 +49,7 @@ def test_a_trace_has_each_call_with_shapes_and_durations(tmp_path):
     # A call contains the calls that it makes.
     (compiled,) = [event for event in events if event["name"] == "compile"]
     kernels = [event for event in events if event["name"] == "get a kernel"]
-    assert len(kernels) == 5 and {event["args"]["from"] for event in kernels} <= {"cache", "compiler"}
+    assert len(kernels) == 5 and {event["args"]["from"] for event in kernels} <= {"disk", "compiler"}
     assert all(compiled["ts"] <= event["ts"] <= compiled["ts"] + compiled["dur"] for event in kernels)
     before = len(events)
     run(example, trace)
