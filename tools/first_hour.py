@@ -32,6 +32,7 @@ from tools.markdown import code_blocks
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "python" / "docs" / "start.md"
 CLONE = "/root/lazyrope"
+MARKER = ".first-hour"  # a file in the folders that this program may empty
 # Where this machine looks for packages, so that the fresh ones do the same.
 SETTINGS = ["/etc/pip.conf", "/etc/xdg/pip", "/etc/ssl/certs/ca-certificates.crt", "/etc/resolv.conf", "/etc/hosts"]
 
@@ -109,7 +110,7 @@ STEPS = [
     Step("the README's example again", ".venv/bin/python first.py", ("is right",)),
     Step("two documents in both orders", ".venv/bin/python python/examples/documents_in_two_orders.py"),
     Step("five mistakes in Python", ".venv/bin/python mistakes.py",
-         ("a torch dtype: accepted", "rope.neox()", "head_dim", "did you mean head_dim", "num_q_heads")),
+         ("a torch dtype: accepted", "rope.neox()", "head_dim", "did you mean 'head_dim'", "num_q_heads")),
     Step("a misspelt command", ".venv/bin/lazyrope complie", ("did you mean compile?",), code=2),
     Step("`lazyrope doctor`", ".venv/bin/lazyrope doctor", ("NVRTC", "emulator")),
     Step("Ctrl-C in a call of the emulator", ".venv/bin/python interrupt.py", ("KeyboardInterrupt",),
@@ -233,6 +234,20 @@ def keep(text: str) -> None:
     PAGE.write_text(page[: page.index(begin) + len(begin)] + text + page[page.index(end) :])
 
 
+def empty(folder: Path) -> None:
+    """Makes the folder, or removes what an earlier run left in it. A folder with other files is refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not any(folder.iterdir()):
+        (folder / MARKER).touch()
+    if not (folder / MARKER).exists():
+        sys.exit(f"first-hour: {folder} has files that this program did not write; give an empty folder")
+    for item in folder.iterdir():
+        if item.is_dir():
+            shutil.rmtree(item)
+        elif item.name != MARKER:
+            item.unlink()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "first-hour", help="for the systems and logs")
@@ -243,8 +258,7 @@ def main() -> None:
         sys.exit("first-hour: run it as root on a machine with debootstrap (Debian: apt-get install debootstrap)")
     if str(arguments.folder.resolve()) in Path("/proc/self/mounts").read_text():
         sys.exit(f"first-hour: something is still mounted in {arguments.folder}; unmount it")
-    shutil.rmtree(arguments.folder, ignore_errors=True)
-    arguments.folder.mkdir(parents=True)
+    empty(arguments.folder)
     rows, fault = walk(arguments.folder, arguments.mirror, arguments.folder)
     text = table(rows)
     (arguments.folder / "summary.md").write_text(text)
