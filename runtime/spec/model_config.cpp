@@ -85,8 +85,7 @@ Dtype config_dtype(const Json& config) {
 
 // Returns false for the layers of SmolLM3 without RoPE: those with 0 in no_rope_layers, or else
 // every n-th layer.
-bool has_rope(const Json& config, const ModelType& type, int layer) {
-  if (!reads(type, "no_rope_layers")) return true;
+bool is_rope_layer(const Json& config, int layer) {
   if (!is_set(config, "no_rope_layers")) {
     const int interval = required<int>(config, "no_rope_layer_interval");
     if (interval < 1)
@@ -108,6 +107,13 @@ std::optional<int> window_of(const Json& config, const ModelType& type) {
   return optional<int>(config, "sliding_window");
 }
 
+int window_period(const Json& config) {
+  const int period = optional<int>(config, "sliding_window_pattern").value_or(4);
+  if (period < 1)
+    refuse_config(fmt::format("sliding_window_pattern = {}; it must be at least 1", period));
+  return period;
+}
+
 // Returns whether the layer has the window if the config has no layer_types.
 bool has_window_by_default(const Json& config, const ModelType& type, int layer, bool is_given) {
   switch (type.windows) {
@@ -119,8 +125,12 @@ bool has_window_by_default(const Json& config, const ModelType& type, int layer,
       return is_given && layer >= required<int>(config, "max_window_layers");
     case Windows::kEven:
       return layer % 2 == 0;
+    case Windows::kAllButEveryFourth:
+      return (layer + 1) % window_period(config) != 0;
+    case Windows::kAllButFirstOfFour:
+      return layer % 4 != 0;
     case Windows::kWithoutRope:
-      return is_given && !has_rope(config, type, layer);
+      return is_given && !is_rope_layer(config, layer);
   }
   return false;
 }
@@ -154,6 +164,21 @@ bool has_window(const Json& config, const ModelType& type, int layer, bool is_gi
   return is_sliding;
 }
 
+bool has_rope(const Json& config, const ModelType& type, int layer) {
+  const bool is_given = window_of(config, type).has_value();
+  switch (type.rope_layers) {
+    case RopeLayers::kAll:
+      return true;
+    case RopeLayers::kFromConfig:
+      return is_rope_layer(config, layer);
+    case RopeLayers::kWithWindow:
+      return has_window(config, type, layer, is_given);
+    case RopeLayers::kOfTwoKinds:
+      return !is_given || has_window(config, type, layer, is_given);
+  }
+  return true;
+}
+
 void read_window(const Json& config, const ModelType& type, int layer, AttentionSpec& spec) {
   const std::optional<int> window = window_of(config, type);
   if (!has_window(config, type, layer, window.has_value())) return;
@@ -177,6 +202,12 @@ void read_scores(const Json& config, const ModelType& type, AttentionSpec& spec)
     if (!(scalar > 0.0))
       refuse_config(fmt::format("query_pre_attn_scalar = {}; it must be more than 0", scalar));
     spec.scale = 1.0 / std::sqrt(scalar);
+  }
+  if (type.scale_key != nullptr) {
+    const auto scale = required<double>(config, type.scale_key);
+    if (!(scale > 0.0))
+      refuse_config(fmt::format("{} = {}; it must be more than 0", type.scale_key, scale));
+    spec.scale = scale;
   }
   spec.sinks = type.sinks;
 }

@@ -31,6 +31,24 @@ Keys llama_keys() { return rope_keys() + Keys{"rope_theta", "head_dim", "num_key
 Keys window_keys() { return llama_keys() + Keys{"sliding_window"}; }
 Keys qwen_keys() { return window_keys() + Keys{"use_sliding_window", "max_window_layers"}; }
 
+Keys partial_keys() { return llama_keys() + Keys{"partial_rotary_factor"}; }
+Keys granite_keys() { return llama_keys() + Keys{"attention_multiplier"}; }
+Keys pattern_keys() { return window_keys() + Keys{"sliding_window_pattern"}; }
+
+// The defaults of Granite.
+Json unscaled() { return {{"num_key_value_heads", nullptr}, {"attention_multiplier", 1.0}}; }
+
+Json llama3_with(double factor, double theta) {
+  return {{"rope_type", "llama3"},   {"rope_theta", theta},
+          {"factor", factor},        {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
+}
+
+// Returns the defaults of a type whose heads are rotated in part.
+Json rotated_part(double fraction) {
+  return {{"num_key_value_heads", nullptr}, {"partial_rotary_factor", fraction}};
+}
+
 Json all_heads_by_default() { return {{"num_key_value_heads", nullptr}}; }
 
 Json yarn_of_gpt_oss() {
@@ -96,6 +114,7 @@ std::vector<ModelType> rows() {
            window_keys() + Keys{"use_sliding_window", "no_rope_layers", "no_rope_layer_interval"},
        .defaults = {{"no_rope_layer_interval", 4}},
        .windows = Windows::kWithoutRope,
+       .rope_layers = RopeLayers::kFromConfig,
        .theta = 2e6},
       {.name = "olmo2", .reads = llama_keys(), .defaults = all_heads_by_default()},
       {.name = "gpt_oss",
@@ -106,6 +125,129 @@ std::vector<ModelType> rows() {
        .windows = Windows::kEven,
        .sinks = true,
        .theta = 150000.0},
+      {.name = "mixtral", .reads = window_keys(), .windows = Windows::kAll, .theta = 1e6},
+      {.name = "qwen3_moe",
+       .reads = window_keys() + Keys{"use_sliding_window"},
+       .defaults = {{"sliding_window", 4096}},
+       .windows = Windows::kAll},
+      {.name = "dots1",
+       .reads = window_keys() + Keys{"max_window_layers"},
+       .defaults = {{"sliding_window", 4096}, {"max_window_layers", 62}},
+       .windows = Windows::kFromMaxWindowLayers},
+      {.name = "cwm",
+       .reads = window_keys(),
+       .defaults = {{"sliding_window", 8192},
+                    {"head_dim", 128},
+                    {"rope_parameters", llama3_with(16.0, 1e6)}},
+       .windows = Windows::kAllButFirstOfFour,
+       .theta = 1e6},
+      {.name = "cohere2",
+       .reads = pattern_keys(),
+       .defaults = {{"sliding_window", 4096}},
+       .head_dim = HeadDim::kPerHead,
+       .windows = Windows::kAllButEveryFourth,
+       .rope_layers = RopeLayers::kWithWindow,
+       .pairing = "gptj",
+       .rope_types = {"default"}},
+      {.name = "exaone4",
+       .reads = pattern_keys(),
+       .defaults = {{"sliding_window", 4096}},
+       .windows = Windows::kAllButEveryFourth,
+       .rope_layers = RopeLayers::kOfTwoKinds},
+      {.name = "arcee", .reads = llama_keys(), .defaults = all_heads_by_default()},
+      {.name = "jais2", .reads = llama_keys(), .defaults = all_heads_by_default()},
+      {.name = "olmo", .reads = llama_keys(), .defaults = all_heads_by_default()},
+      {.name = "olmoe", .reads = llama_keys(), .defaults = all_heads_by_default()},
+      {.name = "flex_olmo",
+       .reads = llama_keys(),
+       .defaults = all_heads_by_default(),
+       .theta = 5e5},
+      {.name = "bitnet", .reads = llama_keys(), .theta = 5e5},
+      {.name = "apertus",
+       .reads = llama_keys(),
+       .defaults = {{"num_key_value_heads", nullptr}, {"rope_parameters", llama3_with(8.0, 12e6)}},
+       .theta = 12e6},
+      {.name = "gemma", .reads = llama_keys(), .defaults = {{"head_dim", 256}}},
+      {.name = "seed_oss", .reads = llama_keys(), .defaults = {{"head_dim", 128}}},
+      {.name = "hy_v3",
+       .reads = llama_keys(),
+       .defaults = {{"head_dim", 128}},
+       .theta = 11158840.0},
+      {.name = "minimax_m2", .reads = llama_keys(), .defaults = {{"head_dim", 128}}, .theta = 5e6},
+      {.name = "ernie4_5",
+       .reads = llama_keys(),
+       .defaults = {{"head_dim", 128}},
+       .pairing = "gptj",
+       .rope_types = {"default"},
+       .theta = 5e5},
+      {.name = "ernie4_5_moe",
+       .reads = llama_keys(),
+       .pairing = "gptj",
+       .rope_types = {"default"},
+       .theta = 5e5},
+      {.name = "cohere",
+       .reads = llama_keys(),
+       .defaults = all_heads_by_default(),
+       .pairing = "gptj",
+       .rope_types = {"default"},
+       .theta = 5e5},
+      {.name = "helium",
+       .reads = llama_keys(),
+       .defaults = {{"head_dim", 128}},
+       .pairing = "gptj",
+       .rope_types = {"default"},
+       .theta = 1e5},
+      {.name = "granite",
+       .reads = granite_keys(),
+       .defaults = unscaled(),
+       .scale_key = "attention_multiplier"},
+      {.name = "granitemoe",
+       .reads = granite_keys(),
+       .defaults = unscaled(),
+       .scale_key = "attention_multiplier"},
+      {.name = "granitemoeshared",
+       .reads = granite_keys(),
+       .defaults = unscaled(),
+       .scale_key = "attention_multiplier"},
+      {.name = "phi",
+       .reads = partial_keys(),
+       .defaults = rotated_part(0.5),
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor"},
+      {.name = "stablelm",
+       .reads = partial_keys(),
+       .defaults = rotated_part(0.25),
+       .head_dim = HeadDim::kPerHead,
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor"},
+      {.name = "nemotron",
+       .reads = partial_keys(),
+       .defaults = rotated_part(0.5),
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor"},
+      {.name = "glm",
+       .reads = partial_keys(),
+       .defaults = {{"head_dim", 128}, {"partial_rotary_factor", 0.5}},
+       .pairing = "gptj",
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor"},
+      {.name = "glm4",
+       .reads = partial_keys(),
+       .defaults = {{"head_dim", 128}, {"partial_rotary_factor", 0.5}},
+       .pairing = "gptj",
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor"},
+      {.name = "glm4_moe",
+       .reads = partial_keys(),
+       .defaults = {{"partial_rotary_factor", 0.5}},
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor"},
+      {.name = "solar_open",
+       .reads = partial_keys(),
+       .defaults = {{"head_dim", 128}, {"partial_rotary_factor", 1.0}},
+       .rope_types = {"default"},
+       .theta = 1e6,
+       .fraction_key = "partial_rotary_factor"},
   };
 }
 
@@ -127,8 +269,10 @@ const ModelType& model_type_of(const Json& config) {
     if (type == row.name) return row;
     known.emplace_back(row.name);
   }
-  refuse_config(fmt::format("model_type = {}{}; known are: {}", json_excerpt(type),
-                            did_you_mean(type, known), fmt::join(known, ", ")));
+  refuse_config(
+      fmt::format("model_type = {}{}; {} types are known, such as llama, qwen3 and gemma2: "
+                  "lazyrope.model_types() returns all",
+                  json_excerpt(type), did_you_mean(type, known), known.size()));
 }
 
 bool reads(const ModelType& type, std::string_view key) {

@@ -17,7 +17,17 @@ enum class Windows {
   kAll,                  // all layers; transformers does not read layer_types
   kFromMaxWindowLayers,  // the layers from max_window_layers on
   kEven,                 // layers 0, 2, 4, ...
+  kAllButEveryFourth,    // all but layers 3, 7, 11, ...; sliding_window_pattern may replace the 4
+  kAllButFirstOfFour,    // all but layers 0, 4, 8, ...
   kWithoutRope           // the layers without RoPE
+};
+
+// The layers with RoPE.
+enum class RopeLayers {
+  kAll,
+  kFromConfig,  // no_rope_layers and no_rope_layer_interval
+  kWithWindow,  // the layers with a window
+  kOfTwoKinds   // the layers with a window, or all if the config has no sliding_window
 };
 
 // The number of KV heads.
@@ -51,6 +61,8 @@ struct ModelType {
   HeadDim head_dim = HeadDim::kFromConfig;
   KvHeads kv_heads = KvHeads::kFromConfig;
   Windows windows = Windows::kNone;
+  RopeLayers rope_layers = RopeLayers::kAll;
+  const char* scale_key = nullptr;  // the scale of scores; null: 1 / sqrt(head_dim)
   bool sinks = false;
   std::string_view pairing = "neox";  // the RoPE variant of rope_type "default"
   Keys rope_types = {"default", "linear", "llama3", "yarn"};  // those that have a kernel

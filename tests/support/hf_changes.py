@@ -28,6 +28,37 @@ BASES: dict[str, dict[str, Any]] = {
     "smollm3": GROUPED | {"use_sliding_window": False, "sliding_window": None, "rope_theta": 2e6},
     "olmo2": GROUPED | {"rope_theta": 5e5, "rope_scaling": None},
     "gpt_oss": GROUPED | {"sliding_window": 16, "head_dim": 64, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "mixtral": GROUPED | {"sliding_window": 16, "rope_theta": 1e6},
+    "qwen3_moe": GROUPED | {"use_sliding_window": False, "sliding_window": None, "head_dim": 64},
+    "dots1": GROUPED | {"sliding_window": None},
+    "cwm": GROUPED | {"sliding_window": 16, "head_dim": 64},
+    "cohere2": GROUPED | {"sliding_window": 16, "rope_theta": 5e4},
+    "exaone4": GROUPED | {"sliding_window": 16, "sliding_window_pattern": 4},
+    "arcee": GROUPED | {"head_dim": 64},
+    "jais2": GROUPED | {"head_dim": 64},
+    "olmo": GROUPED,
+    "olmoe": GROUPED,
+    "flex_olmo": GROUPED,
+    "bitnet": GROUPED,
+    "apertus": GROUPED,
+    "gemma": GROUPED | {"head_dim": 64},
+    "seed_oss": GROUPED | {"head_dim": 64},
+    "hy_v3": GROUPED | {"head_dim": 64},
+    "minimax_m2": GROUPED | {"head_dim": 64},
+    "ernie4_5": GROUPED | {"head_dim": 64},
+    "ernie4_5_moe": GROUPED,
+    "cohere": GROUPED,
+    "helium": GROUPED | {"head_dim": 64},
+    "granite": GROUPED | {"attention_multiplier": 0.015625},
+    "granitemoe": GROUPED | {"attention_multiplier": 0.015625},
+    "granitemoeshared": GROUPED | {"attention_multiplier": 0.015625},
+    "phi": GROUPED | {"partial_rotary_factor": 0.5},
+    "stablelm": GROUPED | {"partial_rotary_factor": 0.25},
+    "nemotron": GROUPED | {"partial_rotary_factor": 0.5, "head_dim": 64},
+    "glm": GROUPED | {"partial_rotary_factor": 0.5, "head_dim": 64},
+    "glm4": GROUPED | {"partial_rotary_factor": 0.5, "head_dim": 64},
+    "glm4_moe": GROUPED | {"partial_rotary_factor": 0.5, "head_dim": 64},
+    "solar_open": GROUPED | {"head_dim": 64},
 }
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -79,6 +110,7 @@ VALUES: dict[str, list[Any]] = {
     "is_causal": [True, False, None],
     "use_bidirectional_attention": [True, False, None],
     "sliding_window": [None, 8, 24, 0],
+    "sliding_window_pattern": [None, 2, 4],
     "use_sliding_window": [True, False, None],
     "max_window_layers": [0, 3, 28],
     "layer_types": [
@@ -133,12 +165,18 @@ HARMLESS: dict[str, list[Any]] = {
 OTHER = set(
     """
     activation activation_function architectures attn_pdrop bias bos_token_id chunk_size_feed_forward
-    classifier_dropout embd_pdrop embedding_dropout eos_token_id ffn_hidden_size final_logit_softcapping hidden_act
-    hidden_activation hidden_dropout id2label intermediate_size is_decoder is_encoder_decoder label2id layer_norm_eps
-    layer_norm_epsilon mlp_bias n_inner norm_epsilon num_experts_per_tok num_labels num_ln_in_parallel_attn
-    num_local_experts output_attentions output_hidden_states output_router_logits pad_token_id parallel_attn
-    problem_type resid_pdrop residual_dropout return_dict rms_norm_eps router_aux_loss_coef tie_word_embeddings
-    transformers_version use_bias use_parallel_residual vocab_size
+    attention_out_bias classifier_dropout clip_qkv decoder_sparse_step embd_pdrop embedding_dropout
+    embedding_multiplier enable_moe_fp32_combine eos_token_id ffn_hidden_size final_logit_softcapping
+    first_k_dense_replace hidden_act hidden_activation hidden_dropout id2label intermediate_size is_decoder
+    is_encoder_decoder label2id layer_norm_eps layer_norm_epsilon logit_scale logits_scaling mlp_bias mlp_layer_types
+    mlp_only_layers moe_intermediate_size moe_k moe_layer_end_index moe_layer_interval moe_layer_start_index
+    moe_norm_min moe_num_experts moe_num_shared_experts n_group n_inner n_routed_experts n_shared_experts norm_eps
+    norm_epsilon norm_topk_prob num_experts num_experts_per_tok num_labels num_ln_in_parallel_attn num_local_experts
+    num_mtp_layers num_shared_experts output_attentions output_hidden_states output_router_logits pad_token_id
+    parallel_attn problem_type qk_layernorm resid_pdrop residual_dropout residual_multiplier return_dict rms_norm_eps
+    routed_scaling_factor router_aux_loss_coef router_jitter_noise router_scaling_factor shared_intermediate_size
+    tie_word_embeddings topk_group transformers_version use_bias use_parallel_residual use_qk_norm use_qkv_bias
+    vocab_size
     """.split()
 )
 

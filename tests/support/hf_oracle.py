@@ -15,6 +15,7 @@ import inspect
 import io
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -29,7 +30,12 @@ TOKENS = 40
 # The decoder layer's class of each model type has a name with one of these endings.
 LAYER_NAMES = ("DecoderLayer", "Block", "Layer")
 # The code of these types rotates the leading columns that the embedding has. That of others needs all columns.
-PARTIAL = {"gpt_neox", "phi3"}
+PARTIAL = {"gpt_neox", "phi3", "phi", "stablelm", "nemotron", "glm", "glm4", "glm4_moe", "solar_open"}
+# How the code of these types decides whether a layer rotates.
+HAS_ROPE: dict[str, Callable[[Any], bool]] = {
+    "cohere2": lambda attention: attention.sliding_window is not None,
+    "exaone4": lambda attention: attention.sliding_window is None or attention.is_sliding,
+}
 
 
 class Unusable(Exception):
@@ -140,9 +146,10 @@ def layer_of(model_type: str, attention: Any, named: dict[str, Any], rotary: Any
     q_heads, kv_heads = heads_of(model_type, attention, head_dim, config)
     frequencies, factor = rope_of(model_type, attention, named, rotary, head_dim)
     visible = named["attention_mask"][0, 0] == 0
-    if getattr(attention, "sliding_window", None) is not None:
+    window = getattr(attention, "sliding_window", None) if getattr(attention, "is_sliding", True) else None
+    if window is not None:
         offset = torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)[None]
-        if not torch.equal(visible, (offset >= 0) & (offset < attention.sliding_window)):
+        if not torch.equal(visible, (offset >= 0) & (offset < window)):
             raise Unusable("the layer's window is not that of its mask")
     elif hasattr(attention, "sliding_window") and not torch.equal(visible, visible.new_ones(TOKENS, TOKENS).tril()):
         raise Unusable("the layer has no window, but its mask has one")
@@ -199,7 +206,8 @@ def rope_of(
             raise Unusable("the rotated columns do not fit the head")
         sine = module_of("gptj").create_sinusoidal_positions(2, attention.pos_embd_dim)[1].double()
         return torch.asin(sine[: attention.rotary_dim // 2]).nan_to_num(math.pi / 2), 1.0
-    if not getattr(attention, "use_rope", True):
+    has_rope = HAS_ROPE.get(model_type, lambda attention: getattr(attention, "use_rope", True))
+    if not has_rope(attention):
         return torch.zeros(0, dtype=torch.float64), 1.0
     columns = named["position_embeddings"][0].shape[-1] * (2 if model_type == "gpt_oss" else 1)
     if columns > head_dim or (columns < head_dim and model_type not in PARTIAL):
@@ -212,7 +220,21 @@ def rope_of(
 def pairing_of(model_type: str, frequencies: torch.Tensor) -> str:
     if not len(frequencies):
         return "none"
-    return "interleaved" if model_type == "gptj" else "half"
+    if model_type == "gptj":
+        return "interleaved"
+    return "interleaved" if partner_of_first_column(module_of(model_type)) == 1 else "half"
+
+
+def partner_of_first_column(module: Any) -> int:
+    """Returns the column that the module's RoPE rotates together with column 0, of 16."""
+    if not hasattr(module, "apply_rotary_pos_emb"):
+        return 8
+    first = torch.zeros(1, 1, 1, 16)
+    first[..., 0] = 1.0
+    columns = 8 if module.__name__.endswith("gpt_oss") else 16
+    cos, sin = torch.full((1, 1, columns), 0.5), torch.full((1, 1, columns), 0.25)
+    rotated = module.apply_rotary_pos_emb(first, first, cos, sin)[0].flatten()
+    return int(rotated.nonzero()[-1])
 
 
 def check_cache(config: Any, layers: list[Layer]) -> None:

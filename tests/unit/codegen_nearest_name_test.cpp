@@ -53,7 +53,7 @@ TEST(NearestName, StandsInErrorsOfUnknownNames) {
        "attention_factor?)"}));
   EXPECT_TRUE(
       throws<SpecError>([] { attention_specs_from_hf(R"({"model_type": "lama"})", std::nullopt); },
-                        {"model_type = \"lama\" (did you mean llama?); known are: "}));
+                        {"model_type = \"lama\" (did you mean llama?); "}));
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ TEST(ModelConfig, BadOrUnsupportedKeysAreNamed) {
   const std::vector<Refusal> refusals = {
       {"/model_type",
        "gemma3",
-       {"model_type = \"gemma3\"", "llama, mistral, qwen2, qwen3, gemma2"}},
+       {"model_type = \"gemma3\"", "types are known, such as llama, qwen3 and gemma2"}},
       {"/model_type", nullptr, {"model_type is missing"}},
       {"/num_attention_heads", nullptr, {"num_attention_heads is missing"}},
       {"/num_attention_heads", "32", {"num_attention_heads = \"32\" has the wrong type"}},
