@@ -169,7 +169,8 @@ TraceSpan::~TraceSpan() {
       std::visit([&](const auto& held) { arguments[key] = held; }, value);
     if (std::uncaught_exceptions() > exceptions_) arguments["failed"] = true;
     write_trace_event(name_, begin_.time_since_epoch(), end.time_since_epoch(), arguments);
-  } catch (const std::exception&) {  // the event is lost
+  } catch (const std::exception&) {
+    write_log(LogLevel::kWarning, "an event of the trace is lost");
   }
 }
 
