@@ -35,7 +35,7 @@ PER_RANK: list[dict[str, object]] = [
 
 # Without a GPU, the emulator runs the first EMULATED settings of the list. Compiling takes longer than running, so the
 # kernels of each of these settings run STEPS steps, which differ in the parameters of calls.
-EMULATED = 24
+EMULATED = 32
 STEPS = 5
 RACE_CHECKED = 20
 
