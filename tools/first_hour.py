@@ -231,7 +231,8 @@ def table(rows: list[tuple[Step, float, str]]) -> str:
 def keep(text: str) -> None:
     begin, end = "<!-- first-hour -->\n", "<!-- /first-hour -->"
     page = PAGE.read_text()
-    PAGE.write_text(page[: page.index(begin) + len(begin)] + text + page[page.index(end) :])
+    section = f"### How long it takes\n\n{text}"
+    PAGE.write_text(page[: page.index(begin) + len(begin)] + section + page[page.index(end) :])
 
 
 def empty(folder: Path) -> None:
