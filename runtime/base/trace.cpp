@@ -11,11 +11,14 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/fork.h"
 #include "runtime/base/log.h"
@@ -127,7 +130,12 @@ double microseconds(std::chrono::nanoseconds time) {
 }  // namespace
 
 void trace_to(std::string path) {
-  the_trace.store(path.empty() ? nullptr : new Trace(std::move(path)), std::memory_order_release);
+  static auto& all = *new std::vector<std::unique_ptr<Trace>>;
+  static constinit ForkMutex mutex;
+  if (path.empty()) return the_trace.store(nullptr, std::memory_order_release);
+  const std::lock_guard lock(mutex);
+  all.push_back(std::make_unique<Trace>(std::move(path)));
+  the_trace.store(all.back().get(), std::memory_order_release);
 }
 
 bool is_tracing() noexcept { return the_trace.load(std::memory_order_relaxed) != nullptr; }
