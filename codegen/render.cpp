@@ -214,7 +214,8 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
   throw SpecError(fmt::format("kernel kind {} does not exist", static_cast<int>(kind)));
 }
 
-// A kernel with a table serves all variants with its pairing: "half" for ops/rope/half.cuh.
+// Returns describe() of the spec. A kernel with a table serves all variants of its pairing, so the
+// name of the pairing ("half" for ops/rope/half.cuh) stands for that of the variant.
 std::string described(KernelSpec spec, const RopeTable& table) {
   if (table.empty()) return describe(spec);
   const std::string pairing = rope_variant(spec.rope.variant).pairing;
@@ -259,7 +260,7 @@ RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfi
   Launch launch = launch_of(kind, spec, config);
   std::string entry = fmt::format("lazyrope_{}", to_string(kind));
   launch.values.insert({{"entry", entry}, {"threads", fmt::to_string(launch.threads)}});
-  // The host's compiler computes with the words of the table.
+  // A kernel for the emulator keeps its own table, because the host's compiler computes with it.
   if (arch.isa == "emu") launch.rope_table.clear();
   return {kind,
           expand_template(launch.file, launch.values, arch.isa),

@@ -1,6 +1,6 @@
 """Walks the first hour of a new user on a fresh Debian 12, times every step and keeps what each printed.
 
-    make first-hour                     # as root, with debootstrap; 20 to 40 minutes on two cores
+    make first-hour                     # as root, with debootstrap
     python -m tools.first_hour --keep   # also writes the table into python/docs/start.md
 
 The steps run in a directory that debootstrap fills, without any package of this machine, on a clone of the present

@@ -26,7 +26,7 @@
 namespace lazyrope {
 namespace {
 
-// What a trace begins and ends with. JSON objects are written with their keys in order.
+// The first and the last bytes of a trace. JSON objects are written with their keys in order.
 constexpr std::string_view kBegin = "[\n{\"args\":";
 constexpr std::string_view kEnd = "\n]\n";
 

@@ -78,9 +78,8 @@ struct CacheExplanation {
 
 // Returns compiled kernels for rendered ones: from memory, else from the disk cache, else from a
 // compiler. A kernel is compiled once, however many threads and processes ask for it, and once for
-// all RoPE tables (shared_code.h). Safe to use
-// from several threads at once. A child of fork() begins without the kernels in memory, and never
-// waits for its parent's threads.
+// all RoPE tables (shared_code.h). Safe to use from several threads at once. A child of fork()
+// begins without the kernels in memory, and never waits for its parent's threads.
 class Engine {
  public:
   explicit Engine(Config config);
@@ -132,7 +131,7 @@ class Engine {
     std::vector<std::size_t> request_indices;  // all requests with this key, in order
   };
 
-  // What is in memory of the kernels that share one entry of the cache.
+  // The kernels in memory that share one entry of the cache.
   struct Slot {
     std::mutex mutex;
     std::optional<Found> shared;             // the binary before a table is written into it

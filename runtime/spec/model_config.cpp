@@ -173,7 +173,7 @@ bool has_rope(const Json& config, const ModelType& type, int layer) {
       return is_rope_layer(config, layer);
     case RopeLayers::kWithWindow:
       return has_window(config, type, layer, is_given);
-    case RopeLayers::kOfTwoKinds:
+    case RopeLayers::kWithWindowIfAny:
       return !is_given || has_window(config, type, layer, is_given);
   }
   return true;

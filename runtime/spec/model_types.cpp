@@ -153,7 +153,7 @@ std::vector<ModelType> rows() {
        .reads = pattern_keys(),
        .defaults = {{"sliding_window", 4096}},
        .windows = Windows::kAllButEveryFourth,
-       .rope_layers = RopeLayers::kOfTwoKinds},
+       .rope_layers = RopeLayers::kWithWindowIfAny},
       {.name = "arcee", .reads = llama_keys(), .defaults = all_heads_by_default()},
       {.name = "jais2", .reads = llama_keys(), .defaults = all_heads_by_default()},
       {.name = "olmo", .reads = llama_keys(), .defaults = all_heads_by_default()},

@@ -25,9 +25,9 @@ enum class Windows {
 // The layers with RoPE.
 enum class RopeLayers {
   kAll,
-  kFromConfig,  // no_rope_layers and no_rope_layer_interval
-  kWithWindow,  // the layers with a window
-  kOfTwoKinds   // the layers with a window, or all if the config has no sliding_window
+  kFromConfig,      // no_rope_layers and no_rope_layer_interval
+  kWithWindow,      // the layers with a window
+  kWithWindowIfAny  // the layers with a window, or all if the config has no sliding_window
 };
 
 // The number of KV heads.

@@ -2,7 +2,6 @@
 // that NVRTC makes of the kernel's source.
 #include "runtime/engine/shared_code.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
