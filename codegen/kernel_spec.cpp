@@ -15,6 +15,9 @@ namespace {
 constexpr double kMinSoftcap = 1e-3;
 constexpr double kMaxSoftcap = 1e3;  // capped scores of fp32 are then exact to 3e-4
 constexpr int kMaxGroupSize = 128;   // more than any published model has
+constexpr double kMinBeta = 1e-6;
+constexpr double kMaxBeta = 1e3;
+constexpr int kMaxInterval = 1 << 30;
 
 template <class Enum>
 struct Named {
@@ -66,6 +69,18 @@ void validate_kv_dtype(const KernelSpec& spec) {
                     (spec.head_dim + 15) / 16 * 16));
 }
 
+void validate(const QueryTemperature& temperature) {
+  if (!(temperature.beta >= kMinBeta && temperature.beta <= kMaxBeta))
+    throw SpecError(fmt::format("temperature: beta = {}; allowed are {} to {}", temperature.beta,
+                                kMinBeta, kMaxBeta));
+  if (temperature.interval < 1 || temperature.interval > kMaxInterval)
+    throw SpecError(fmt::format("temperature: interval = {} positions; allowed are 1 to {}",
+                                temperature.interval, kMaxInterval));
+  if (temperature.offset < 0 || temperature.offset > temperature.interval)
+    throw SpecError(fmt::format("temperature: offset = {} positions; allowed are 0 to interval, {}",
+                                temperature.offset, temperature.interval));
+}
+
 }  // namespace
 
 std::string_view to_string(Dtype dtype) { return name_of(kKvDtypes, dtype); }
@@ -87,6 +102,7 @@ void validate(const KernelSpec& spec) {
   if (spec.softcap != 0.0 && !caps_in_fp32)
     throw SpecError(fmt::format("softcap = {}; allowed are {} to {}, and 0 for none", spec.softcap,
                                 kMinSoftcap, kMaxSoftcap));
+  if (spec.temperature) validate(*spec.temperature);
   validate_kv_dtype(spec);
   validate(spec.rope, spec.head_dim);
 }
@@ -99,6 +115,9 @@ std::string describe(const KernelSpec& spec) {
     text += fmt::format(" ({} {})", name, value);
   if (spec.softcap > 0.0) text += fmt::format(", softcap {}", spec.softcap);
   if (spec.sinks) text += ", sinks";
+  if (spec.temperature)
+    text += fmt::format(", temperature (beta {}, interval {}, offset {})", spec.temperature->beta,
+                        spec.temperature->interval, spec.temperature->offset);
   if (spec.batch_invariant) text += ", batch invariant";
   if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));

@@ -19,6 +19,16 @@ enum class RopeForm { kRaw, kRotated };
 // document.
 enum class KeyForm { kLocal };
 
+// A temperature of queries by their position, as in Llama 4 and Ministral 3: the scores of a query at
+// logical position p are multiplied by 1 + beta ln(1 + floor((p + offset) / interval)).
+struct QueryTemperature {
+  double beta = 0.0;
+  int interval = 0;  // positions
+  int offset = 0;    // positions
+
+  bool operator==(const QueryTemperature&) const = default;
+};
+
 int bytes_of(Dtype dtype);
 
 // These functions convert to and from the names of the Python API. Those that take a name throw
@@ -50,6 +60,7 @@ struct KernelSpec {
   std::optional<Dtype> kv_dtype = {};  // the pool's dtype; without a value it is `dtype`
   bool batch_invariant = false;   // output bits do not depend on the other requests of the batch
   bool has_odd_kv_heads = false;  // if true, KV heads cannot be paired in work tiles
+  std::optional<QueryTemperature> temperature = {};  // of raw queries; rotated ones have it already
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   bool has_fp8_pool() const { return bytes_of(pool_dtype()) == 1; }

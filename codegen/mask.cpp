@@ -15,7 +15,12 @@ Registry<MaskVariant>& mask_registry() {
                {"sliding_window",
                 "causal, and of those keys only the ones at the last `window` positions",
                 "ops/mask/sliding_window.cuh",
-                {{"window", "positions that a query sees, its own included", 1}}}});
+                {{"window", "positions that a query sees, its own included", 1}}},
+               {"chunked",
+                "causal, and of those keys only the ones in the query's own chunk of `chunk` "
+                "positions (Llama 4)",
+                "ops/mask/chunked.cuh",
+                {{"chunk", "positions of a chunk, which begins at a multiple of it", 1}}}});
   return instance;
 }
 

@@ -128,6 +128,16 @@ std::string mask_arguments(const KernelSpec& spec) {
   return fmt::format("{}", fmt::join(values, ", "));
 }
 
+// Queries that arrive rotated have their temperature already.
+TemplateValues temperature_values(const KernelSpec& spec) {
+  const bool applies = spec.temperature && spec.query_form == RopeForm::kRaw;
+  const QueryTemperature given = applies ? *spec.temperature : QueryTemperature{0.0, 1, 0};
+  return {{"has_temperature", applies ? "true" : "false"},
+          {"temperature_beta", literal(given.beta)},
+          {"temperature_interval", fmt::to_string(given.interval)},
+          {"temperature_offset", fmt::to_string(given.offset)}};
+}
+
 struct Launch {
   std::string file;
   TemplateValues values;
@@ -140,6 +150,7 @@ struct Launch {
 Launch attend_launch(const KernelSpec& spec, const TileConfig& config) {
   RopeTable table = revolutions_per_token(spec);
   TemplateValues values = rope_values(spec, table);
+  values.merge(temperature_values(spec));
   TemplateType product = product_type(spec, config);
   const int shared_bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   values.insert({{"product_file", std::move(product.file)},

@@ -67,8 +67,9 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
                         const py::object& dtype, const std::string& mask,
                         const std::string& query_form, const std::string& key_form,
                         const std::optional<std::string>& append_form, std::optional<double> scale,
-                        std::optional<int> window, std::optional<double> softcap, bool sinks,
-                        const py::object& kv_dtype, bool batch_invariant) {
+                        std::optional<int> window, std::optional<int> chunk,
+                        std::optional<double> softcap, bool sinks, const py::object& kv_dtype,
+                        bool batch_invariant, std::optional<QueryTemperature> temperature) {
   AttentionSpec spec;
   spec.head_dim = head_dim;
   spec.num_q_heads = num_q_heads;
@@ -78,6 +79,7 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   spec.rope = rope.spec(head_dim);
   spec.mask = mask;
   if (window) spec.mask_parameters["window"] = *window;
+  if (chunk) spec.mask_parameters["chunk"] = *chunk;
   spec.softcap = softcap.value_or(0.0);
   spec.sinks = sinks;
   spec.query_form = rope_form_from(query_form);
@@ -85,6 +87,7 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   spec.append_form = append_form ? rope_form_from(*append_form) : spec.query_form;
   spec.scale = scale;
   spec.batch_invariant = batch_invariant;
+  spec.temperature = temperature;
   validate(spec);
   return spec;
 }
@@ -101,10 +104,13 @@ AttentionSpec spec_from_hf(const py::object& config, const py::object& dtype,
   return tensor_parallel(std::move(spec), ranks);
 }
 
-std::optional<int> window_of(const AttentionSpec& spec) {
-  const auto it = spec.mask_parameters.find("window");
+std::optional<int> mask_parameter(const AttentionSpec& spec, const char* name) {
+  const auto it = spec.mask_parameters.find(name);
   return it == spec.mask_parameters.end() ? std::nullopt : std::optional(it->second);
 }
+
+std::optional<int> window_of(const AttentionSpec& spec) { return mask_parameter(spec, "window"); }
+std::optional<int> chunk_of(const AttentionSpec& spec) { return mask_parameter(spec, "chunk"); }
 
 std::optional<double> softcap_of(const AttentionSpec& spec) {
   return spec.softcap > 0.0 ? std::optional(spec.softcap) : std::nullopt;
@@ -118,9 +124,15 @@ py::dict arguments_of(const AttentionSpec& spec) {
                   py::arg("key_form") = to_string(spec.key_form),
                   py::arg("append_form") = to_string(spec.append_form),
                   py::arg("scale") = spec.scale, py::arg("window") = window_of(spec),
-                  py::arg("softcap") = softcap_of(spec), py::arg("sinks") = spec.sinks,
+                  py::arg("chunk") = chunk_of(spec), py::arg("softcap") = softcap_of(spec), py::arg("sinks") = spec.sinks,
                   py::arg("kv_dtype") = to_string(spec.pool_dtype()),
-                  py::arg("batch_invariant") = spec.batch_invariant);
+                  py::arg("batch_invariant") = spec.batch_invariant,
+                  py::arg("temperature") = spec.temperature);
+}
+
+py::dict arguments_of(const QueryTemperature& temperature) {
+  return py::dict(py::arg("beta") = temperature.beta, py::arg("interval") = temperature.interval,
+                  py::arg("offset") = temperature.offset);
 }
 
 // Returns the meaning of each row of a registry, by name.
@@ -153,6 +165,18 @@ void bind_rope(py::module_& module) {
   define_value(rope_type, [](const PyRope& rope) { return arguments_of(rope); });
 }
 
+void bind_temperature(py::module_& module) {
+  py::class_<QueryTemperature> type(module, "QueryTemperature");
+  type.def(py::init([](double beta, int interval, int offset) {
+             return QueryTemperature{beta, interval, offset};
+           }),
+           py::kw_only(), py::arg("beta"), py::arg("interval"), py::arg("offset") = 0)
+      .def_readonly("beta", &QueryTemperature::beta)
+      .def_readonly("interval", &QueryTemperature::interval)
+      .def_readonly("offset", &QueryTemperature::offset);
+  define_value(type, [](const QueryTemperature& value) { return arguments_of(value); });
+}
+
 void bind_spec(py::module_& module) {
   py::class_<AttentionSpec> spec_type(module, "AttentionSpec");
   spec_type
@@ -160,9 +184,10 @@ void bind_spec(py::module_& module) {
            py::arg("num_kv_heads"), py::arg("rope"), py::arg("dtype") = "bfloat16",
            py::arg("mask") = "causal", py::arg("query_form") = "raw", py::arg("key_form") = "local",
            py::arg("append_form") = py::none(), py::arg("scale") = py::none(),
-           py::arg("window") = py::none(), py::arg("softcap") = py::none(),
-           py::arg("sinks") = false, py::arg("kv_dtype") = py::none(),
-           py::arg("batch_invariant") = false)
+           py::arg("window") = py::none(), py::arg("chunk") = py::none(),
+           py::arg("softcap") = py::none(), py::arg("sinks") = false,
+           py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
+           py::arg("temperature") = py::none())
       .def_static("from_hf", &spec_from_hf, py::arg("config"), py::kw_only(),
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("layer") = py::none(), py::arg("kv_dtype") = py::none(),
@@ -185,9 +210,11 @@ void bind_spec(py::module_& module) {
                              [](const AttentionSpec& s) { return to_string(s.append_form); })
       .def_property_readonly("scale", &AttentionSpec::softmax_scale)
       .def_property_readonly("window", &window_of)
+      .def_property_readonly("chunk", &chunk_of)
       .def_property_readonly("softcap", &softcap_of)
       .def_readonly("sinks", &AttentionSpec::sinks)
       .def_readonly("batch_invariant", &AttentionSpec::batch_invariant)
+      .def_readonly("temperature", &AttentionSpec::temperature)
       .def_property_readonly(
           "frequencies",
           [](const AttentionSpec& s) {
@@ -209,6 +236,7 @@ void bind_spec(py::module_& module) {
 void bind_specs(py::module_& module) {
   bind_registries(module);
   bind_rope(module);
+  bind_temperature(module);
   bind_spec(module);
 }
 

@@ -94,7 +94,7 @@ def supported() -> dict[str, Any]:
             "GPU architecture": [*compiled, configs],
             "RoPE variant": [steps, appends, moves, *compiled],
             "mask": [steps, *compiled],
-            "scale, softcap, sinks": [steps, *compiled],
+            "scale, softcap, sinks, temperature": [steps, *compiled],
             "dtype": [steps, appends, moves, *compiled],
             "8-bit pools": [steps, stored, read, *compiled],
             "query and append form": [steps, appends, *compiled],

@@ -118,7 +118,12 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
                    fmt::format("One of {} (default: causal)", fmt::join(masks, ", "))),
                masks);
   add("--window", options.window, "N", "Tokens that a query sees under the mask sliding_window");
+  add("--chunk", options.chunk, "N", "Positions of a chunk under the mask chunked");
   add("--softcap", options.softcap, "X", "Replace each score by X tanh(score / X)");
+  add("--temperature", options.temperature, "BETA,INTERVAL,OFFSET",
+      "Multiply scores of a query at position p by\n1 + BETA ln(1 + floor((p + OFFSET) / INTERVAL))")
+      ->delimiter(',')
+      ->expected(3);
   app.add_flag("--sinks", options.sinks, "Add one attention sink per query head")
       ->group(kBothGroup);
   app.add_flag("--batch-invariant", options.batch_invariant,
@@ -213,6 +218,17 @@ AttentionSpec spec_of_fields(const SpecOptions& options) {
   return spec;
 }
 
+int whole_number(const char* name, double given) {
+  const int number = static_cast<int>(std::clamp(given, -1e9, 1e9));
+  if (number != given)
+    throw UsageError(fmt::format("--temperature: {} = {}; it must be a whole number", name, given));
+  return number;
+}
+
+QueryTemperature temperature_of(const std::vector<double>& given) {
+  return {given.at(0), whole_number("INTERVAL", given.at(1)), whole_number("OFFSET", given.at(2))};
+}
+
 AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options) {
   if (options.kv_dtype) spec.kv_dtype = kv_dtype_from(*options.kv_dtype);
   if (options.mask) spec.mask = *options.mask;
@@ -220,7 +236,9 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   spec.append_form = options.append_form ? rope_form_from(*options.append_form) : spec.query_form;
   if (options.scale) spec.scale = options.scale;
   if (options.window) spec.mask_parameters["window"] = *options.window;
+  if (options.chunk) spec.mask_parameters["chunk"] = *options.chunk;
   if (options.softcap) spec.softcap = *options.softcap;
+  if (!options.temperature.empty()) spec.temperature = temperature_of(options.temperature);
   if (options.sinks) spec.sinks = true;
   if (options.batch_invariant) spec.batch_invariant = true;
   validate(spec);

@@ -28,7 +28,9 @@ struct SpecOptions {
   std::optional<std::string> append_form;
   std::optional<double> scale;
   std::optional<int> window;
+  std::optional<int> chunk;
   std::optional<double> softcap;
+  std::vector<double> temperature;  // beta, interval and offset, or none
   bool sinks = false;
   bool batch_invariant = false;
 };

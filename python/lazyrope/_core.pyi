@@ -21,7 +21,7 @@ from ._process import write_trace_event as write_trace_event
 from ._reposition import Reposition as Reposition
 from ._reposition import compile_reposition as compile_reposition
 from ._spec import AttentionSpec as AttentionSpec
-from ._spec import Rope as Rope
+from ._spec import QueryTemperature as QueryTemperature, Rope as Rope
 from ._spec import head_dims as head_dims
 from ._spec import masks as masks
 from ._spec import model_types as model_types

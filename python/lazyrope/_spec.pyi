@@ -36,6 +36,33 @@ class Rope:
     def __setstate__(self, arg0: dict[str, Any], /) -> None: ...
 
 @final
+class QueryTemperature:
+    """A temperature of queries by their position, as in Llama 4 and Ministral 3.
+
+    The scores of a query at logical position p are multiplied by 1 + beta ln(1 + floor((p + offset) / interval)): by 1
+    in the first interval, and by more in later ones.
+    """
+
+    def __init__(self, *, beta: float, interval: int, offset: int = 0) -> None:
+        """
+        Args:
+            beta: The growth of the factor, 1e-6 to 1000. AttentionSpec refuses other values.
+            interval: The positions in which the factor is the same, 1 to 2^30.
+            offset: The positions that are added to a query's, 0 to interval.
+        """
+
+    @property
+    def beta(self) -> float: ...
+    @property
+    def interval(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __getstate__(self) -> dict[str, Any]: ...
+    def __setstate__(self, arg0: dict[str, Any], /) -> None: ...
+
+@final
 class AttentionSpec:
     """An attention as a model has it: everything that decides which kernels it needs.
 
@@ -56,16 +83,18 @@ class AttentionSpec:
         num_kv_heads: int,
         rope: Rope,
         dtype: Literal["bfloat16", "float16"] | _Dtype | type[Any] = "bfloat16",
-        mask: Literal["causal", "full", "sliding_window"] = "causal",
+        mask: Literal["causal", "full", "sliding_window", "chunked"] = "causal",
         query_form: Literal["raw", "rotated"] = "raw",
         key_form: Literal["local"] = "local",
         append_form: Literal["raw", "rotated"] | None = None,
         scale: float | None = None,
         window: int | None = None,
+        chunk: int | None = None,
         softcap: float | None = None,
         sinks: bool = False,
         kv_dtype: Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"] | _Dtype | type[Any] | None = None,
         batch_invariant: bool = False,
+        temperature: QueryTemperature | None = None,
     ) -> None:
         """
         Args:
@@ -76,13 +105,15 @@ class AttentionSpec:
             dtype: The type of queries, new keys and values, and outputs: "bfloat16", "float16", or a dtype of that name
                 such as torch.bfloat16, numpy.float16 or ml_dtypes.bfloat16.
             mask: "causal": a query at position p sees the keys at positions up to p. "sliding_window": of these keys it
-                sees only those at positions above p - window. "full": a query sees every key.
+                sees only those at positions above p - window. "chunked": only those in its own chunk of positions,
+                from the multiple of chunk at or before p. "full": a query sees every key.
             query_form: "raw": the kernel applies all of RoPE. "rotated": queries arrive rotated by their position.
             key_form: "local": the pool holds each key rotated by its index inside its own document.
             append_form: "raw": append rotates keys by their index. "rotated": append copies them. The default is
                 query_form.
             scale: The factor of the scores before softmax, at most 1e6. The default is 1 / sqrt(head_dim).
             window: The tokens that the mask "sliding_window" shows, the query's own included.
+            chunk: The positions of a chunk of the mask "chunked" (Llama 4's attention_chunk_size).
             softcap: A scaled score s becomes softcap x tanh(s / softcap) (Gemma 2, arXiv 2408.00118), 0.001 to 1000.
                 None: no cap.
             sinks: If True, each call takes a logit of each query head. It takes part in the softmax and has no value
@@ -92,6 +123,8 @@ class AttentionSpec:
                 holds keys and values divided by the calls' k_scale and v_scale, and a NaN in it reads as a number.
             batch_invariant: If True, a request's output has the same bits whatever other requests its step has: its KV
                 splits depend on the request alone. Steps with few requests are then slower.
+            temperature: The factor of scores by the query's position. The kernel applies it to raw queries. Rotated
+                queries must arrive with it. None: no factor.
 
         Raises:
             SpecError: A value is not allowed, or two values do not fit together.
@@ -155,7 +188,7 @@ class AttentionSpec:
     @property
     def rope(self) -> Rope: ...
     @property
-    def mask(self) -> Literal["causal", "full", "sliding_window"]: ...
+    def mask(self) -> Literal["causal", "full", "sliding_window", "chunked"]: ...
     @property
     def query_form(self) -> Literal["raw", "rotated"]: ...
     @property
@@ -167,11 +200,15 @@ class AttentionSpec:
     @property
     def window(self) -> int | None: ...
     @property
+    def chunk(self) -> int | None: ...
+    @property
     def softcap(self) -> float | None: ...
     @property
     def sinks(self) -> bool: ...
     @property
     def batch_invariant(self) -> bool: ...
+    @property
+    def temperature(self) -> QueryTemperature | None: ...
     @property
     def frequencies(self) -> list[float]:
         """The radians per token of each rotated pair, in fp64. The list has rotary_dim / 2 entries."""

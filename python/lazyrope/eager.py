@@ -22,6 +22,7 @@ from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, Toke
 from ._checks import checked
 from ._core import AttentionSpec, Batch
 from ._eager_pool import Slots, Tokens, gather, scatter, tokens_of
+from ._eager_scores import HIDDEN, temperature_of
 from ._overloads import bound, check_format, check_ints, check_tensor, check_type, ints, only, step_tensors
 from .errors import SpecError
 
@@ -218,10 +219,8 @@ class _RopeAttention:
     """The rotation, pools and scales that attention and reposition share."""
 
     def __init__(self, spec: AttentionSpec) -> None:
-        if spec.mask not in ("causal", "full", "sliding_window"):
-            raise SpecError(
-                f'mask "{spec.mask}" is not supported in plain PyTorch; allowed are: causal, full, sliding_window'
-            )
+        if spec.mask not in HIDDEN:
+            raise SpecError(f'mask "{spec.mask}" is not supported in plain PyTorch; allowed are: {", ".join(HIDDEN)}')
         if spec.rope_pairing not in ("none", "half", "interleaved"):
             raise SpecError(
                 f'RoPE pairing "{spec.rope_pairing}" is not supported in plain PyTorch; allowed are: half, interleaved'
@@ -394,17 +393,22 @@ class EagerAttention(_RopeAttention):
         parts = [own @ k[..., segment.keys] for own, segment in zip(packed, request.segments, strict=True)]
         nothing = k.new_empty((kv_heads, group * count, 0))  # for requests without segments
         score = (parts[0] if len(parts) == 1 else torch.cat([nothing, *parts], dim=-1)).unflatten(1, (group, count))
+        if self.spec.temperature is not None and self.spec.query_form == "raw":
+            score = score * temperature_of(self.spec.temperature, request.positions[mine])[:, None]
         if self.spec.softcap is not None:
             score = torch.tanh(score / self.spec.softcap) * self.spec.softcap
         for segment in request.segments:
-            if self._may_hide(segment, request):
-                hidden = self._masked(request.positions[mine, None], key_positions[segment.keys])
+            hides = HIDDEN[self.spec.mask]
+            if hides is not None and self._may_hide(segment, request):
+                hidden = hides(self.spec, request.positions[mine, None], key_positions[segment.keys])
                 score[..., segment.keys].masked_fill_(hidden, -torch.inf)
         return score
 
     def _may_hide(self, segment: _Segment, request: _Request) -> bool:
         """Returns False if the mask surely lets all queries of the request see the whole segment."""
-        return self.spec.window is not None or (self.spec.mask != "full" and segment.end > request.first + 1)
+        if self.spec.mask == "causal":
+            return segment.end > request.first + 1
+        return HIDDEN[self.spec.mask] is not None
 
     @staticmethod
     def _softmax(score: Tensor, sinks: Tensor | None, with_lse: bool) -> tuple[Tensor, Tensor | None]:
@@ -424,11 +428,6 @@ class EagerAttention(_RopeAttention):
         every = score if sinks is None else torch.cat([score, sinks.view(*shape[:2], 1, 1).expand(*shape, 1)], dim=-1)
         lse = every.logsumexp(-1, keepdim=True) if every.shape[-1] else every.new_full((*shape, 1), -torch.inf)
         return torch.exp(score - lse).nan_to_num_(0.0), lse
-
-    def _masked(self, query: Tensor, key: Tensor) -> Tensor:
-        """Returns True where a query does not see a key, by their logical positions, which are broadcast."""
-        hidden = (key > query) if self.spec.mask != "full" else torch.zeros_like(key > query)
-        return hidden if self.spec.window is None else hidden | (key <= query - self.spec.window)
 
     def _rotated_queries(self, q: Tensor, rows: slice, request: _Request) -> Tensor:
         """Returns the queries rotated for the keys of each segment, after one rounding to their own dtype.

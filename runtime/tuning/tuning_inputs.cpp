@@ -35,16 +35,26 @@ std::int64_t tokens_of(const TuningWorkload& w) { return std::int64_t{w.batch} *
 // Returns the bytes of a page of keys, or of values.
 std::int64_t page_bytes(const AttentionSpec& spec) { return kTuningPage * token_bytes(spec) / 2; }
 
-std::optional<int> window_of(const AttentionSpec& spec) {
-  const auto window = spec.mask_parameters.find("window");
-  return window == spec.mask_parameters.end() ? std::nullopt : std::optional(window->second);
+std::optional<int> mask_parameter(const AttentionSpec& spec, const char* name) {
+  const auto given = spec.mask_parameters.find(name);
+  return given == spec.mask_parameters.end() ? std::nullopt : std::optional(given->second);
+}
+
+// Returns the longest context whose documents queries see. A chunk must have room for the queries
+// after it.
+std::int64_t longest_context(const TuningWorkload& workload, const AttentionSpec& spec) {
+  const int doc = workload.doc_tokens;
+  if (const auto window = mask_parameter(spec, "window")) return ceil_div(*window, doc) * doc;
+  if (const auto chunk = mask_parameter(spec, "chunk"))
+    return std::max((*chunk - workload.query_tokens) / doc, 1) * std::int64_t{doc};
+  return workload.context;
 }
 
 // Returns the number of pages of a call per page that the call reads. A sliding window hides the
 // other pages.
 std::int64_t pages_per_read(const TuningWorkload& workload, const AttentionSpec& spec) {
-  const int seen = std::min(workload.context, window_of(spec).value_or(workload.context));
-  return ceil_div(workload.context, std::max(seen, 1));
+  const int window = mask_parameter(spec, "window").value_or(workload.context);
+  return ceil_div(workload.context, std::max(std::min(workload.context, window), 1));
 }
 
 // A floating-point format: sign, exponent and mantissa, from the highest bit down.
@@ -145,9 +155,8 @@ std::vector<TuningWorkload> tuning_workloads() {
 
 TuningWorkload fitted(TuningWorkload workload, const AttentionSpec& spec, std::int64_t max_tokens) {
   const int doc = workload.doc_tokens;
-  if (const std::optional<int> window = window_of(spec))
-    workload.context =
-        static_cast<int>(std::min<std::int64_t>(workload.context, ceil_div(*window, doc) * doc));
+  workload.context = static_cast<int>(
+      std::min<std::int64_t>(workload.context, longest_context(workload, spec)));
   const auto fits = [&] { return pages_of(workload) * kTuningPage <= max_tokens; };
   while (!fits() && workload.context > doc) workload.context /= 2;
   while (!fits() && workload.batch > 1) workload.batch /= 2;

@@ -28,6 +28,7 @@ struct FloatPair {
 
 inline constexpr int kWarpThreads = 32;
 inline constexpr float kLog2e = 1.44269504088896341f;
+inline constexpr float kLn2 = 0.693147180559945309f;
 
 template <class T>
 constexpr T smaller(T a, T b) {

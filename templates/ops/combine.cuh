@@ -82,7 +82,6 @@ class OutputRows {
   LAZYROPE_DEVICE void write_lse(int32 head, int32 row, RowStats stats) const {
     if (lse_.data == nullptr) return;
     const QueryRow<Spec> to(rows_of_head(rows_, head), row);
-    constexpr float kLn2 = 0.693147180559945309f;
     const float value = stats.sum == 0.0f ? -infinity_f32()
                                           : (stats.maximum + lg2_approx_ftz_f32(stats.sum)) * kLn2;
     uint8* p = reinterpret_cast<uint8*>(lse_.data) + to.token * lse_.token_stride +

@@ -19,6 +19,14 @@
 
 namespace lazyrope {
 
+// The factor from a score to a logit in log2 units, the same for all rows. ops/temperature.cuh has one
+// that differs between rows.
+struct UniformScale {
+  float value;
+
+  LAZYROPE_DEVICE float of(int, int) const { return value; }
+};
+
 // The maximum of a row that has seen no key: far less than any score, and finite, so that no
 // difference with it is NaN.
 inline constexpr float kNoMaximum = -1e30f;
@@ -67,13 +75,13 @@ struct SoftmaxState {
   // Replaces scores by weights. Where it raises a maximum, it rescales the sums and `rows`. With
   // rows_are_zero, `rows` need no rescaling. Without may_snap, maxima that are raised are scores,
   // also near zero, so the weight of a row's only key is 1.
-  template <class Scores, class Rows>
-  LAZYROPE_DEVICE void softmax_step(Scores& scores, Rows& rows, float scale_log2,
+  template <class Scores, class Rows, class Scale>
+  LAZYROPE_DEVICE void softmax_step(Scores& scores, Rows& rows, const Scale& scale,
                                     bool rows_are_zero = false, bool may_snap = true) {
     float factor[kRowTiles][2];
-    if (raise(scores, scale_log2, factor, may_snap) && !rows_are_zero) rescale(rows, factor);
+    if (raise(scores, scale, factor, may_snap) && !rows_are_zero) rescale(rows, factor);
     update_shift(scores);
-    exponentiate(scores, scale_log2);
+    exponentiate(scores, scale);
   }
 
   // Tells whether the caller must call subtract_maxima() before exponentiate(): with
@@ -94,23 +102,23 @@ struct SoftmaxState {
   // Raises all maxima of the warp to those of the scores if a score exceeds its maximum by more
   // than the threshold. Returns true if it does: the sums are then multiplied by `factor`, and the
   // caller must multiply the rows by it.
-  template <class Scores>
-  LAZYROPE_DEVICE bool raise(const Scores& scores, float scale_log2, float (&factor)[kRowTiles][2],
+  template <class Scores, class Scale>
+  LAZYROPE_DEVICE bool raise(const Scores& scores, const Scale& scale, float (&factor)[kRowTiles][2],
                              bool may_snap = true) {
     float top[kRowTiles][2];
-    if (!vote_sync_any(exceeds(scores, scale_log2, top))) return false;
+    if (!vote_sync_any(exceeds(scores, scale, top))) return false;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) top[m][h] = Lanes::maximum(top[m][h]);
-    raise_to(top, scale_log2, factor, may_snap);
+    raise_to(top, scale, factor, may_snap);
     return true;
   }
 
   // Tells whether a score of the lane exceeds its row's maximum by more than the threshold. `top`
   // gets the lane's greatest score of each row.
-  template <class Scores>
-  LAZYROPE_DEVICE bool exceeds(const Scores& scores, float scale_log2,
+  template <class Scores, class Scale>
+  LAZYROPE_DEVICE bool exceeds(const Scores& scores, const Scale& scale,
                                float (&top)[kRowTiles][2]) const {
     using Access = TileAccess<Scores>;
     bool exceeds = false;
@@ -123,20 +131,21 @@ struct SoftmaxState {
         for (int n = 1; n < Access::kColumnTiles; ++n)
           top[m][h] = max_f32(top[m][h], max_f32(Access::at(scores, m, n, 2 * h),
                                                  Access::at(scores, m, n, 2 * h + 1)));
-        exceeds |= top[m][h] * scale_log2 > maximum[m][h] + kRescaleThreshold;
+        exceeds |= top[m][h] * scale.of(m, h) > maximum[m][h] + kRescaleThreshold;
       }
     return exceeds;
   }
 
   // Raises the maxima to `top`, the greatest score of each row, and rescales the sums. `factor`
   // gets the factors.
-  LAZYROPE_DEVICE void raise_to(const float (&top)[kRowTiles][2], float scale_log2,
+  template <class Scale>
+  LAZYROPE_DEVICE void raise_to(const float (&top)[kRowTiles][2], const Scale& scale,
                                 float (&factor)[kRowTiles][2], bool may_snap = true) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float greatest = max_f32(maximum[m][h], top[m][h] * scale_log2);
+        const float greatest = max_f32(maximum[m][h], top[m][h] * scale.of(m, h));
         const float raised = may_snap ? snapped(greatest) : greatest;
         factor[m][h] = ex2_approx_ftz_f32(maximum[m][h] - raised);
         maximum[m][h] = raised;
@@ -159,17 +168,17 @@ struct SoftmaxState {
   }
 
   // Replaces scores by weights and adds these to the sums.
-  template <class Scores>
-  LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2) {
+  template <class Scores, class Scale>
+  LAZYROPE_DEVICE void exponentiate(Scores& scores, const Scale& scale) {
     float added[kRowTiles][2] = {};
-    exponentiate<0, TileAccess<Scores>::kColumnTiles>(scores, scale_log2, added);
+    exponentiate<0, TileAccess<Scores>::kColumnTiles>(scores, scale, added);
     add(added);
   }
 
   // Replaces the scores of column tiles kBegin to kEnd - 1 by weights. It adds the lane's weights
   // in each row to `added`, not to the sums.
-  template <int kBegin, int kEnd, class Scores>
-  LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2,
+  template <int kBegin, int kEnd, class Scores, class Scale>
+  LAZYROPE_DEVICE void exponentiate(Scores& scores, const Scale& scale,
                                     float (&added)[kRowTiles][2]) const {
     using Access = TileAccess<Scores>;
 #pragma unroll
@@ -182,7 +191,7 @@ struct SoftmaxState {
           for (int i = 2 * h; i < 2 * h + 2; ++i) {
             float& score = Access::at(scores, m, n, i);
             score =
-                ex2_approx_ftz_f32(kScoresAreLogits ? score : score * scale_log2 - maximum[m][h]);
+                ex2_approx_ftz_f32(kScoresAreLogits ? score : score * scale.of(m, h) - maximum[m][h]);
             added[m][h] += score;
           }
       }

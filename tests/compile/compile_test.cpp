@@ -32,10 +32,12 @@ using Setting = std::array<std::size_t, kFactors>;
 using Pair = std::array<std::size_t, 4>;
 
 struct Scores {
-  double softcap;
-  bool sinks;
+  double softcap = 0.0;
+  bool sinks = false;
+  std::optional<QueryTemperature> temperature = {};
 };
-constexpr std::array kScores = {Scores{0.0, false}, Scores{50.0, false}, Scores{0.0, true}};
+constexpr std::array kScores = {Scores{}, Scores{.softcap = 50.0}, Scores{.sinks = true},
+                                Scores{.temperature = QueryTemperature{0.1, 8192, 1}}};
 
 struct Types {
   Dtype dtype;
@@ -57,6 +59,7 @@ KernelSpec spec_of(const Setting& setting) {
   spec.query_form = spec.append_form = setting[5] == 0 ? RopeForm::kRaw : RopeForm::kRotated;
   spec.softcap = kScores.at(setting[6]).softcap;
   spec.sinks = kScores.at(setting[6]).sinks;
+  spec.temperature = kScores.at(setting[6]).temperature;
   return spec;
 }
 

@@ -50,6 +50,7 @@ inline void use_all_at_once(KernelSpec& spec) {
   spec.softcap = 50.0;
   spec.sinks = true;
   spec.group_size = 7;
+  spec.temperature = {0.1, 8192, 1};
 }
 
 inline std::vector<TableRow> table_rows() {
@@ -72,6 +73,7 @@ inline std::vector<TableRow> table_rows() {
        [](KernelSpec& spec) { spec.query_form = spec.append_form = RopeForm::kRotated; }},
       {"softcap", [](KernelSpec& spec) { spec.softcap = 50.0; }},
       {"sinks", [](KernelSpec& spec) { spec.sinks = true; }},
+      {"temperature", [](KernelSpec& spec) { spec.temperature = {0.1, 8192, 1}; }},
       // Kernels divide rows by the group size. The division is omitted for 1, a shift for powers of
       // two such as the default, and a multiplication for others.
       {"group=1", [](KernelSpec& spec) { spec.group_size = 1; }},

@@ -62,7 +62,7 @@ def rounded_once(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     if spec.softcap is not None:
         score = spec.softcap * torch.tanh(score / spec.softcap)
     key_positions = s.base + s.start + torch.arange(s.length, device=q.device)
-    seen = reference.visible(case.setting.mask, spec.window, positions, key_positions)
+    seen = reference.visible(case.setting.mask, spec.window or spec.chunk, positions, key_positions)
     score = score.masked_fill(~seen[:, None, :], -torch.inf)
     if "sinks" in case.call_arguments:
         sink = case.call_arguments["sinks"].double()[None, :, None].expand(len(q), -1, 1)

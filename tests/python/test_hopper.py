@@ -28,9 +28,9 @@ FACTORS = {
     "query_form": ("raw", "rotated"),
     "rope": ("none", "neox", "gptj", "llama3", "yarn", "partial neox", "attention factor"),
     "phase": ("chunk", "prefill", "mixed"),
-    "mask": ("causal", "full", "sliding_window"),
+    "mask": ("causal", "full", "sliding_window", "chunked"),
     "kv_heads": (1, 2, 3),
-    "scores": ("plain", "scale", "softcap", "sinks"),
+    "scores": ("plain", "scale", "softcap", "sinks", "temperature"),
     "batch_invariant": (False, True),
 }
 

@@ -51,10 +51,10 @@ SLIPS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: lazyrope.AttentionSpec(64, 4, 2, rope.neox()),
         "AttentionSpec() takes no argument by position, and 4 are given; give the others by name: head_dim=, "
         "num_q_heads=, num_kv_heads=, rope=, dtype=, mask=, query_form=, key_form=, append_form=, scale=, window=, "
-        "softcap=, sinks=, kv_dtype= and batch_invariant=",
+        "chunk=, softcap=, sinks=, kv_dtype=, batch_invariant= and temperature=",
     ),
     "missing": (lambda: lazyrope.AttentionSpec(**TINY), "AttentionSpec() lacks rope"),
-    "mask": (lambda: spec(mask=3), 'mask is 3 (int); it must be "causal", "full" or "sliding_window"'),
+    "mask": (lambda: spec(mask=3), 'mask is 3 (int); it must be "causal", "full", "sliding_window" or "chunked"'),
     "bool": (lambda: spec(sinks="yes"), "sinks is 'yes' (str); it must be True or False"),
     "scale": (lambda: spec(scale="0.1"), "scale is '0.1' (str); it must be a number or None"),
     "none": (lambda: spec(num_kv_heads=None), "num_kv_heads is None; it must be an int"),

@@ -23,6 +23,8 @@ def specs() -> list[lazyrope.AttentionSpec]:
         {"rope": rope.llama3(rotary_dim=32, attention_factor=1.25)},
         {"rope": rope.neox(), "scale": 0.1, "softcap": 30.5, "sinks": True},
         {"rope": rope.neox(), "mask": "sliding_window", "window": 100},
+        {"rope": rope.neox(), "mask": "chunked", "chunk": 100},
+        {"rope": rope.none(), "temperature": lazyrope.QueryTemperature(beta=0.1, interval=8192, offset=1)},
         {"rope": rope.neox(), "kv_dtype": "float8_e4m3fn", "batch_invariant": True},
         {"rope": rope.neox(), "query_form": "rotated", "append_form": "raw"},
     ]
@@ -37,6 +39,7 @@ def configs() -> list[lazyrope.KernelConfig]:
 VALUES = {
     "Rope": lambda: [spec.rope for spec in specs()],
     "AttentionSpec": specs,
+    "QueryTemperature": lambda: [lazyrope.QueryTemperature(beta=beta, interval=8) for beta in (0.1, 0.2)],
     "TileConfig": lambda: [config.decode for config in configs()],
     "KernelConfig": configs,
 }

@@ -43,8 +43,10 @@ SCORES = {
     "softcap": {"softcap": 5.0},  # close to the size of scores, so that it changes them
     "sinks": {"sinks": True},
     "softcap and sinks": {"softcap": 30.0, "sinks": True},
+    "temperature": {"temperature": lazyrope.QueryTemperature(beta=0.1, interval=30, offset=1)},
 }
 WINDOW = 100
+MASK_SIZES = {"sliding_window": {"window": WINDOW}, "chunked": {"chunk": WINDOW}}
 
 PHASES = ("decode", "chunk", "prefill", "mixed")
 MAX_ROWS = 1536  # packed rows of a request; more would only slow the emulator down
@@ -76,10 +78,10 @@ class Setting:
             rope=ROPES[self.rope](self.head_dim),
             dtype=self.dtype,
             mask=self.mask,
-            window=WINDOW if self.mask == "sliding_window" else None,
             query_form=self.query_form,
             kv_dtype=self.kv_dtype if self.kv_dtype in FP8 else None,
             batch_invariant=self.batch_invariant,
+            **MASK_SIZES.get(self.mask, {}),
             **SCORES[self.scores],
         )
 
@@ -147,7 +149,8 @@ class Case:
                 scale=self.spec.scale,
                 pairing=self.spec.rope_pairing,
                 attention_factor=self.spec.attention_factor,
-                window=self.spec.window,
+                mask_size=self.spec.window or self.spec.chunk,
+                temperature=self.spec.temperature,
                 softcap=self.spec.softcap,
                 sinks=self.call_arguments.get("sinks"),
             )

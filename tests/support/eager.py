@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.support.cases import Case, Request, Slice
-from tests.support.reference import rotate, visible
+from tests.support.reference import rotate, temperature_of, visible
 
 
 def attention(case: Case) -> torch.Tensor:
@@ -46,9 +46,11 @@ def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> t
     )
     keys = s.document.keys[s.start : s.start + s.length].repeat_interleave(case.setting.group, dim=1)
     score = torch.matmul(rotated.transpose(0, 1), keys.permute(1, 2, 0)).transpose(0, 1) * case.spec.scale
+    if case.spec.temperature is not None and not rotated_already:
+        score = score * temperature_of(case.spec.temperature, positions)[:, None, None].to(score.dtype)
     if (softcap := case.spec.softcap) is not None:
         score = softcap * torch.tanh(score / softcap)
     key_positions = s.base + s.start + torch.arange(s.length, device=q.device)
     return score.masked_fill(
-        ~visible(case.setting.mask, case.spec.window, positions, key_positions)[:, None, :], -torch.inf
+        ~visible(case.setting.mask, case.spec.window or case.spec.chunk, positions, key_positions)[:, None, :], -torch.inf
     )

@@ -3,13 +3,15 @@
 Token j of a document that begins at logical position b (its base) has the key k_j; the pool stores R(j) k_j. Its score
 with a query at position p is <R(p - b) q, R(j) k_j> x scale. Queries that arrive as R(p) q have the same score, written
 as <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by the angle p x w_i. Stored keys, and queries of either form,
-also have the attention factor once. A softcap is applied to the scaled score.
+also have the attention factor once. The scaled score of a raw query is multiplied by its temperature. A softcap is applied
+last.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import lazyrope
 import torch
 
 
@@ -49,15 +51,26 @@ def rotate(
     return rotated
 
 
-def visible(mask: str, window: int | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Returns a bool [queries, keys]: whether the query sees the key. `query` and `key` hold logical positions."""
+def visible(mask: str, size: int | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Returns a bool [queries, keys]: whether the query sees the key. `query` and `key` hold logical positions.
+
+    `size` is that of the window or of the chunks.
+    """
     if mask == "full":
         return torch.ones(len(query), len(key), dtype=torch.bool, device=query.device)
     seen = key[None, :] <= query[:, None]
     if mask == "sliding_window":
-        return seen & (query[:, None] - key[None, :] < window)
+        return seen & (query[:, None] - key[None, :] < size)
+    if mask == "chunked":
+        return seen & (query[:, None] // size == key[None, :] // size)
     assert mask == "causal", mask
     return seen
+
+
+def temperature_of(temperature: lazyrope.QueryTemperature, positions: torch.Tensor) -> torch.Tensor:
+    """Returns the factors of the scores of queries at the positions, in fp64."""
+    intervals = torch.floor((positions.double() + temperature.offset) / temperature.interval)
+    return 1.0 + temperature.beta * torch.log1p(intervals.clamp_min(0.0))
 
 
 def attention(
@@ -72,7 +85,8 @@ def attention(
     scale: float,
     pairing: str = "half",
     attention_factor: float = 1.0,
-    window: int | None = None,
+    mask_size: int | None = None,
+    temperature: lazyrope.QueryTemperature | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,10 +107,12 @@ def attention(
         rotated = rotate(q, by, frequencies, rotary_dim, pairing, factor)
         keys = s.keys.double().repeat_interleave(group, dim=1)
         score = torch.einsum("thd,khd->thk", rotated, keys) * scale
+        if temperature is not None and not query_rotated:
+            score = score * temperature_of(temperature, positions)[:, None, None]
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
         key_positions = s.base + s.start + torch.arange(len(s.keys), device=q.device)
-        seen = visible(mask, window, positions, key_positions)
+        seen = visible(mask, mask_size, positions, key_positions)
         scores.append(score.masked_fill(~seen[:, None, :], -torch.inf))
         values.append(s.values.double().repeat_interleave(group, dim=1))
     score = torch.cat(scores, dim=-1)

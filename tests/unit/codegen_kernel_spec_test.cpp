@@ -86,6 +86,21 @@ INSTANTIATE_TEST_SUITE_P(
         IllegalSpec{"SoftcapNan",
                     [](auto& s) { s.softcap = std::numeric_limits<double>::quiet_NaN(); },
                     {"softcap = nan"}},
+        IllegalSpec{"EmptyChunk",
+                    [](auto& s) {
+                      s.mask = "chunked";
+                      s.mask_parameters["chunk"] = 0;
+                    },
+                    {"chunk = 0, allowed are 1 to"}},
+        IllegalSpec{"NegativeTemperature",
+                    [](auto& s) { s.temperature = {-0.1, 8192, 0}; },
+                    {"beta = -0.1; allowed are 1e-06 to 1000"}},
+        IllegalSpec{"EmptyIntervalOfTemperature",
+                    [](auto& s) { s.temperature = {0.1, 0, 0}; },
+                    {"interval = 0 positions; allowed are 1 to 1073741824"}},
+        IllegalSpec{"LargeOffsetOfTemperature",
+                    [](auto& s) { s.temperature = {0.1, 8, 9}; },
+                    {"offset = 9 positions; allowed are 0 to interval, 8"}},
         IllegalSpec{"AttentionFactor",
                     [](auto& s) { s.rope.parameters["attention_factor"] = 0.0; },
                     {"attention_factor = 0, allowed are 0.001 to 1000"}},
@@ -159,6 +174,11 @@ TEST(KernelSpec, IsDescribedInOneLine) {
   EXPECT_EQ(describe(spec),
             "head_dim 64, group 2, bfloat16, rope neox, sliding_window (window 128), softcap 50, "
             "sinks, raw queries");
+  spec = legal_spec();
+  spec.temperature = {0.1, 8192, 1};
+  EXPECT_EQ(describe(spec),
+            "head_dim 64, group 2, bfloat16, rope neox, causal, temperature (beta 0.1, interval "
+            "8192, offset 1), raw queries");
 }
 
 }  // namespace

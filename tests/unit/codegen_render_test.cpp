@@ -110,6 +110,7 @@ TEST(Render, AFieldChangesOnlyTheKernelsThatDependOnIt) {
   EXPECT_EQ(changed_by(window(128)), rows);
   EXPECT_EQ(changed_by([](auto& s) { s.softcap = 30.0; }), attend);
   EXPECT_EQ(changed_by([](auto& s) { s.sinks = true; }), attend);
+  EXPECT_EQ(changed_by([](auto& s) { s.temperature = {0.1, 8192, 1}; }), attend);
   EXPECT_EQ(changed_by([](auto& s) { s.rope.variant = "gptj"; }), rope);
   EXPECT_EQ(changed_by([](auto& s) { s.rope.parameters["attention_factor"] = 1.5; }),
             (std::set<KernelKind>{kAttendDecode, kAttendPrefill, kAppend}));

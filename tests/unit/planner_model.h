@@ -55,11 +55,12 @@ inline int at(const std::vector<int>& values, int i) { return values[static_cast
 inline std::pair<std::int64_t, std::int64_t> visible(const Setting& setting, int first_position,
                                                      int last_position, std::int64_t origin,
                                                      std::int64_t begin, std::int64_t end) {
-  const std::int64_t window = example_mask("sliding_window").begin()->second;
+  const auto size = [&] { return std::int64_t{example_mask(setting.mask).begin()->second}; };
   std::int64_t first = std::numeric_limits<std::int64_t>::min() / 2;
   std::int64_t last = std::numeric_limits<std::int64_t>::max() / 2;
   if (setting.mask != "full") last = last_position;
-  if (setting.mask == "sliding_window") first = first_position - window + 1;
+  if (setting.mask == "sliding_window") first = first_position - size() + 1;
+  if (setting.mask == "chunked") first = first_position - first_position % size();
   return {std::max(begin, first - origin), std::min(end, last - origin + 1)};
 }
 

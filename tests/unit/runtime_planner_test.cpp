@@ -500,6 +500,7 @@ INSTANTIATE_TEST_SUITE_P(
                 .has_queue = true},
         Setting{.name = "FullMask", .mask = "full", .sm_count = 16},
         Setting{.name = "SlidingWindow", .mask = "sliding_window", .sm_count = 16},
+        Setting{.name = "Chunked", .mask = "chunked", .sm_count = 16},
         Setting{.name = "LargePages", .sm_count = 16, .page_size = 48},
         Setting{.name = "FixedSplits",
                 .sm_count = 32,

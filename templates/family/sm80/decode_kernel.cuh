@@ -54,6 +54,7 @@
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "ops/temperature.cuh"
 #include "ops/work_tile_result.cuh"
 #include "pipeline/kv_ring.cuh"
 #include "tile/query_fragments.cuh"
@@ -68,7 +69,6 @@ class Sm80Decode {
   static constexpr int kKeys = Shape::kWarpN;
   static constexpr int kTiles = Shape::kStages;
   static constexpr int kStripe = 4;
-  static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   static_assert(Shape::kWarpsM == 1 && Shape::kMmaN == kKeys);
 
   static constexpr int kRowTiles = kRows / 16;
@@ -353,13 +353,14 @@ class Sm80Decode {
   LAZYROPE_DEVICE void softmax_step(float (&weights)[kRowTiles][kKeyTiles][4],
                                     const BlockInfo& info, const Queries& queries, SharedPtr keys) {
     Product::multiply_query_key(weights, queries, keys);
-    if constexpr (kCaps) cap_scores(weights, scale_log2(), Spec::kSoftcap);
+    const auto scale = apply_softcap<Spec>(
+        weights, scale_of_rows<Spec, float[kRowTiles][kKeyTiles][4]>(scale_log2(), positions()));
     const WorkTileExtent extent = work_tile().extent();
     if (info.begin > 0 || info.end < kKeys ||
         !all_visible<Mask>({extent.first_position, extent.last_position}, info.position,
                            info.position + kKeys - 1))
       mask_scores<Mask>(weights, positions(), info.position, info.begin, info.end);
-    softmax_.softmax_step(weights, acc_o_, kCaps ? 1.0f : scale_log2());
+    softmax_.softmax_step(weights, acc_o_, scale);
   }
 
   // Stages the rows of all warps in shared memory, combines those of the warps that share a head,

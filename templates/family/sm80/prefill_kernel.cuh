@@ -42,6 +42,7 @@
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "ops/temperature.cuh"
 #include "ops/work_tile_result.cuh"
 #include "pipeline/kv_ring.cuh"
 #include "tile/query_fragments.cuh"
@@ -54,7 +55,6 @@ class Sm80Prefill {
   static constexpr int kRows = Shape::kWarpsM * Shape::kWarpM;
   static constexpr int kBlockKeys = Shape::kWarpN;
   static constexpr int kStages = Shape::kStages;
-  static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   static_assert(Shape::kWarpsN == 1);
 
   static constexpr int kRowTiles = Shape::kWarpM / 16;
@@ -240,11 +240,12 @@ class Sm80Prefill {
     float scores[kRowTiles][kKeyTiles][4];
     Product::multiply_query_key(scores, Queries(queries(), lane_index()),
                                 KvTile::key_fragment(keys, lane_index()) + key * KvTile::kRowBytes);
-    if constexpr (kCaps) cap_scores(scores, scale_log2(), Spec::kSoftcap);
+    const auto scale = apply_softcap<Spec>(
+        scores, scale_of_rows<Spec, float[kRowTiles][kKeyTiles][4]>(scale_log2(), positions()));
     if (begin > 0 || end < Shape::kMmaN ||
         !all_visible<Mask>(position_range(), position, position + Shape::kMmaN - 1))
       mask_scores<Mask>(scores, positions(), position, begin, end);
-    softmax_.softmax_step(scores, acc_o_, kCaps ? 1.0f : scale_log2());
+    softmax_.softmax_step(scores, acc_o_, scale);
     Product::multiply_weight_value(
         acc_o_, scores, KvTile::fragment(values, lane_index()) + key * KvTile::kRowBytes);
   }

@@ -27,6 +27,7 @@
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "ops/temperature.cuh"
 #include "ops/work_tile_result.cuh"
 
 namespace lazyrope {
@@ -56,7 +57,6 @@ class ColumnConsumer {
   static constexpr int kRows = Memory::kRows / Memory::kGroups;
   static constexpr int kRowTiles = kRows / 8;
   static constexpr int kDimTiles = Product::kDimTiles;
-  static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   static constexpr ColumnScratchLayout kScratch =
       column_scratch_layout(kRows, Product::kWeightBytes);
   static_assert(Memory::kLayout.bytes - Memory::kLayout.consumer_scratch ==
@@ -200,21 +200,23 @@ class ColumnConsumer {
   // the code for later blocks.
   LAZYROPE_DEVICE bool softmax_step(Accumulator& scores, const QueryPositions& query_positions,
                                     const BlockInfo& info, Factors& factor) {
-    const float scale_log2 = prepare_scores(scores, query_positions, info);
+    const auto scale = prepare_scores(scores, query_positions, info);
     Factors top;
-    const bool is_raised = any_in_warpgroup(softmax_.exceeds(scores, scale_log2, top));
-    if (is_raised) raise_to(top, scale_log2, factor);
-    softmax_.exponentiate(scores, scale_log2);
+    const bool is_raised = any_in_warpgroup(softmax_.exceeds(scores, scale, top));
+    if (is_raised) raise_to(top, scale, factor);
+    softmax_.exponentiate(scores, scale);
     return is_raised;
   }
 
   // Caps and masks scores, and returns their factor.
-  LAZYROPE_DEVICE float prepare_scores(Accumulator& scores, const QueryPositions& query_positions,
-                                       const BlockInfo& info) const {
-    if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
+  LAZYROPE_DEVICE auto prepare_scores(Accumulator& scores, const QueryPositions& query_positions,
+                                      const BlockInfo& info) const {
+    const auto scale = apply_softcap<Spec>(
+        scores,
+        scale_of_rows<Spec, Accumulator>(params_.scale_log2, query_positions.positions));
     if (hides_keys<Mask, kKeys>(query_positions.queries, info))
       mask_scores<Mask>(scores, query_positions.positions, info.position, info.begin, info.end);
-    return kCaps ? 1.0f : params_.scale_log2;
+    return scale;
   }
 
   // Returns true if `value` is true in any lane of the warpgroup.
@@ -229,7 +231,8 @@ class ColumnConsumer {
 
   // Does what softmax_.raise_to() does, for all warps. `top` is each lane's greatest score of each
   // row.
-  LAZYROPE_DEVICE void raise_to(Factors& top, float scale_log2, Factors& factor) {
+  template <class Scale>
+  LAZYROPE_DEVICE void raise_to(Factors& top, const Scale& scale, Factors& factor) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -244,7 +247,7 @@ class ColumnConsumer {
         top[m][h] = max_f32(max_f32(values.warp[0], values.warp[1]),
                             max_f32(values.warp[2], values.warp[3]));
       }
-    softmax_.raise_to(top, scale_log2, factor);
+    softmax_.raise_to(top, scale, factor);
   }
 
   // The four warps' values for a row.

@@ -25,6 +25,7 @@
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "ops/temperature.cuh"
 #include "ops/work_tile_result.cuh"
 #include "pipeline/mma_order.cuh"
 
@@ -46,7 +47,6 @@ class RowConsumer {
   // Up to this head_dim, a warp issues a score product quickly and has time for other work until
   // the product completes. With longer rows the issue takes nearly as long as the product.
   static constexpr bool kAdvancesDuringMma = kHeadDim <= 128;
-  static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   // A full softmax step is needed for a work tile's first scores and for scores that are computed
   // again. At head_dim 128 one instance of its code, a fifteenth of the kernel, serves both. At
   // other head dims one instance is slower: by 1% at 64. With longer rows ptxas would then keep the
@@ -115,7 +115,7 @@ class RowConsumer {
     // The accumulators are zero, unless a sink has added its weight.
     bool are_zero = !(Product::kAddsWeights && Spec::kSinks);
     const auto full_softmax_step = [&] {
-      const float scale = prepare_scores(scores, queries, info);
+      const auto scale = prepare_scores(scores, queries, info);
       softmax_.softmax_step(scores, acc_o_, scale, are_zero, !may_show_one_key(queries, info));
       are_zero = false;
     };
@@ -243,8 +243,9 @@ class RowConsumer {
   // Computes the weights of a block, whose scores have been shifted, while the value product of the
   // previous block runs. Returns false if a maximum was too small. If products also sum the
   // weights, the lanes' sums are unused, and the compiler removes them.
-  LAZYROPE_DEVICE bool softmax_step(OperandA (&weights)[kKeys / 16], Scores& scores, float scale,
-                                    const BlockInfo& info) {
+  template <class Scale>
+  LAZYROPE_DEVICE bool softmax_step(OperandA (&weights)[kKeys / 16], Scores& scores,
+                                    const Scale& scale, const BlockInfo& info) {
     float added[1][2] = {};
     softmax_.template exponentiate<0, kEarlyColumns>(scores, scale, added);
     pipelines_.clear_next_partial_runs(ValidSlots(info));
@@ -277,10 +278,12 @@ class RowConsumer {
   // Caps and masks scores, and with kShifts subtracts the known maxima. Returns the factor of the
   // scores. Most blocks need neither mask nor shift, so one branch tests for both.
   template <bool kShifts = false>
-  LAZYROPE_DEVICE float prepare_scores(Scores& scores, PositionRange queries,
-                                       const BlockInfo& info) const {
-    const float scale = Memory::kScalesQueries ? 1.0f : params_.scale_log2 * key_scale_;
-    if constexpr (kCaps) cap_scores(scores, scale, Spec::kSoftcap);
+  LAZYROPE_DEVICE auto prepare_scores(Scores& scores, PositionRange queries,
+                                      const BlockInfo& info) const {
+    const float scale_log2 = Memory::kScalesQueries ? 1.0f : params_.scale_log2 * key_scale_;
+    const auto scale = apply_softcap<Spec>(
+        scores, scale_of_rows<Spec, Scores>(scale_log2,
+                                            memory_.positions(stage_) + first_row() * 4));
     const bool masks = hides_keys<Mask, kKeys>(queries, info);
     const bool shifts = kShifts && softmax_.needs_shift();
     if (masks || shifts) {
@@ -288,7 +291,7 @@ class RowConsumer {
       if (masks) mask_scores<Mask>(scores, positions, info.position, info.begin, info.end);
       if (shifts) softmax_.subtract_maxima(scores);
     }
-    return kCaps ? 1.0f : scale;
+    return scale;
   }
 
   LAZYROPE_DEVICE void store_result(WorkTilePtr work_tile) const {

@@ -120,8 +120,10 @@ struct TileMemory {
   // of fp32. Scores are then logits in log2 units. If no maximum is subtracted, the weight of score
   // s is 2^s (ops/softmax.cuh). Every column must be rotated: the scale is then rounded together
   // with the rotation, and it would round a column without rotation once more.
-  static constexpr bool kScalesQueries =
-      kIsPrefill && kRotatesAllColumns && Spec::Element::kExponentBias == 127;
+  // All rows must have the same scale.
+  static constexpr bool kScalesQueries = kIsPrefill && kRotatesAllColumns &&
+                                         !Spec::kHasTemperature &&
+                                         Spec::Element::kExponentBias == 127;
   LAZYROPE_DEVICE static float query_scale(const AttendParams& params, float key_scale) {
     return kScalesQueries ? params.scale_log2 * key_scale : 1.0f;
   }

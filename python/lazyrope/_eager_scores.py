@@ -1,0 +1,48 @@
+"""What plain PyTorch does to scores by logical positions: the masks, and the temperature of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ._core import AttentionSpec, QueryTemperature
+
+Tensor = Any
+
+
+def _after(_: AttentionSpec, query: Tensor, key: Tensor) -> Tensor:
+    return key > query
+
+
+def _outside_window(spec: AttentionSpec, query: Tensor, key: Tensor) -> Tensor:
+    return (key > query) | (key <= query - spec.window)
+
+
+def _outside_chunk(spec: AttentionSpec, query: Tensor, key: Tensor) -> Tensor:
+    return (key > query) | (key < query - query % spec.chunk)
+
+
+# For each mask, a function that returns True where a query does not see a key. It takes the logical positions of
+# both, which are broadcast. None: every query sees every key.
+HIDDEN: dict[str, Callable[[AttentionSpec, Tensor, Tensor], Tensor] | None] = {
+    "causal": _after,
+    "full": None,
+    "sliding_window": _outside_window,
+    "chunked": _outside_chunk,
+}
+
+
+def temperature_of(temperature: QueryTemperature, positions: Tensor) -> Tensor:
+    """Returns the factor of the scores of queries.
+
+    Args:
+        temperature: The parameters of the factor.
+        positions: The logical positions of the queries, [...].
+
+    Returns:
+        The factors, float32, of the shape of positions.
+    """
+    intervals = (positions.clamp_min(0).long() + temperature.offset) // temperature.interval
+    return 1.0 + temperature.beta * torch.log1p(intervals.float())
