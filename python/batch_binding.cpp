@@ -142,20 +142,24 @@ class RequestReader {
   }
 
   Segment read_segment(std::size_t s, const py::object& segment) const {
-    static const Attribute document("document"), base("base"), start("start"), length("length");
+    static const Attribute document("document"), base("base"), start("start"), length("length"),
+        mask_base("mask_base");
     const py::object segment_document = document.of(segment);
     const py::object segment_base = segment_document ? base.of(segment) : py::object();
     const py::object segment_start = segment_base ? start.of(segment) : py::object();
     const py::object segment_length = segment_start ? length.of(segment) : py::object();
-    if (!segment_length)
+    const py::object segment_mask_base = segment_length ? mask_base.of(segment) : py::object();
+    if (!segment_mask_base)
       throw SpecError(fmt::format("request {}, segment {} is a {}; it must be a lazyrope.Segment",
                                   request_, s, type_name(segment)));
     const auto field = [&](const char* name, py::handle value) { return read_int(s, name, value); };
     Segment result = {read_document(s, segment_document),
                       field("base", segment_base),
                       field("start", segment_start),
+                      {},
                       {}};
     if (!segment_length.is_none()) result.length = field("length", segment_length);
+    if (!segment_mask_base.is_none()) result.mask_base = field("mask_base", segment_mask_base);
     return result;
   }
 
@@ -205,7 +209,8 @@ py::dict values_of(const PyBatch& batch) {
   return py::dict(py::arg("q_indptr") = v.q_indptr, py::arg("q_position") = v.q_position,
                   py::arg("segment_indptr") = v.segment_indptr, py::arg("base") = v.base,
                   py::arg("start") = v.start, py::arg("length") = v.length,
-                  py::arg("first_page") = v.first_page, py::arg("lead") = v.slot);
+                  py::arg("first_page") = v.first_page, py::arg("lead") = v.slot,
+                  py::arg("mask_base") = v.mask_base.empty() ? v.base : v.mask_base);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ struct SegmentArguments {
   pybind11::object length;
   pybind11::object first_page;
   pybind11::object lead;
+  pybind11::object mask_base;
 };
 
 // The arguments of the latest plan() or update(), as Python objects. The step refers to their

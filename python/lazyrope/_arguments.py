@@ -33,6 +33,9 @@ class Segments:
         length: The number of tokens, [segments], at least 0.
         first_page: The index in ``pages`` of the page that holds the first token, [segments].
         lead: The slot of the first token in its page, [segments], 0 to page_size - 1. None: all 0.
+        mask_base: The position of token 0 of the document in the order of the mask, [segments], if that order is not
+            the order of RoPE's positions: the tokens of an image share positions (M-RoPE). ``q_position`` then counts
+            in the order of the mask, and ``base`` is the rotation alone. It needs rotated queries. None: base.
     """
 
     indptr: Tensor
@@ -41,6 +44,7 @@ class Segments:
     length: Tensor
     first_page: Tensor
     lead: Tensor | None = None
+    mask_base: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

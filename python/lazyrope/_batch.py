@@ -51,12 +51,15 @@ class Segment:
         base: The logical position at which token 0 of the document would be. It may be negative.
         start: The index in the document of the segment's first token, 0 to the document's num_tokens.
         length: The number of tokens. None: all tokens of the document from ``start`` on.
+        mask_base: The position of token 0 of the document in the order of the mask, if that order is not the order of
+            RoPE's positions (:class:`Segments`). None: base.
     """
 
     document: HasPages
     base: int
     start: int = 0
     length: int | None = None
+    mask_base: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, Toke
 from ._emulator import Profile as Profile
 from ._emulator import emulator_options as emulator_options
 from ._emulator import set_emulator_options as set_emulator_options
+from ._process import archs as archs
 from ._process import clear_cache as clear_cache
 from ._process import counters as counters
 from ._process import doctor as doctor
@@ -21,7 +22,8 @@ from ._process import write_trace_event as write_trace_event
 from ._reposition import Reposition as Reposition
 from ._reposition import compile_reposition as compile_reposition
 from ._spec import AttentionSpec as AttentionSpec
-from ._spec import QueryTemperature as QueryTemperature, Rope as Rope
+from ._spec import QueryTemperature as QueryTemperature
+from ._spec import Rope as Rope
 from ._spec import head_dims as head_dims
 from ._spec import masks as masks
 from ._spec import model_types as model_types
@@ -590,11 +592,4 @@ def configs(spec: AttentionSpec, arch: str | None = None) -> list[KernelConfig]:
     Raises:
         SpecError: The arch is unknown, or no config of the spec fits it.
         DriverError: arch is not given, and there is no usable driver or GPU.
-    """
-
-def archs() -> list[str]:
-    """Returns the architectures that kernels can be compiled for: "sm_80" and so on.
-
-    "emu:sm_80" and "emu:sm_90a" are the emulator, if this build has it. It runs on this machine's CPU, and needs a
-    C++ compiler in place of NVRTC.
     """

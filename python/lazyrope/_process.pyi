@@ -4,6 +4,13 @@ lazyrope.
 
 from collections.abc import Sequence
 
+def archs() -> list[str]:
+    """Returns the architectures that kernels can be compiled for: "sm_80" and so on.
+
+    "emu:sm_80" and "emu:sm_90a" are the emulator, if this build has it. It runs on this machine's CPU, and needs a
+    C++ compiler in place of NVRTC.
+    """
+
 def clear_cache() -> None:
     """Clears the kernels in memory. The disk cache stays, and the next compile() looks there.
 

@@ -88,6 +88,7 @@ class EagerStep:
         self.page_size = page_size
         self.layout = layout
         self.num_tokens = 0
+        self.has_mask_base = False
         self.requests: list[_Request] = []
         self.tokens: Tokens
         self.key_positions: Tensor  # [keys], int64
@@ -117,19 +118,23 @@ class EagerStep:
         q_indptr, q_position, segments, pages = step_tensors(given, named)
         check_tensor("pages", pages)
         rows, spans = ints("q_indptr", q_indptr), ints("segments.indptr", segments.indptr)
-        bases, lengths = ints("segments.base", segments.base), ints("segments.length", segments.length)
+        lengths = ints("segments.length", segments.length)
         starts, q_positions = ints("segments.start", segments.start), ints("q_position", q_position)
         check_ints("segments.first_page", segments.first_page)
+        check_ints("segments.base", segments.base)
         self.tokens = tokens_of(lengths, segments.first_page, segments.lead, pages, self.page_size)
         base: Tensor = segments.base
-        self.key_positions = (base.long() + segments.start)[self.tokens.run] + self.tokens.offset
-        positions, at = q_position.long(), 0
+        mask_base = base if segments.mask_base is None else segments.mask_base
+        check_ints("segments.mask_base", mask_base)
+        self.has_mask_base = not torch.equal(base, mask_base)
+        self.key_positions = (mask_base.long() + segments.start)[self.tokens.run] + self.tokens.offset
+        positions, at, firsts = q_position.long(), 0, ints("segments.mask_base", mask_base)
         self.requests = []
         for (row, last_row), (begin, end) in zip(pairwise(rows), pairwise(spans), strict=True):
             mine, first = [], at
             for s in range(begin, end):
                 keys = slice(at - first, at - first + lengths[s])
-                mine.append(_Segment(keys, bases[s] + starts[s] + lengths[s]))
+                mine.append(_Segment(keys, firsts[s] + starts[s] + lengths[s]))
                 at += lengths[s]
             own = slice(row, last_row)
             lowest = min(q_positions[own], default=0)
@@ -356,6 +361,8 @@ class EagerAttention(_RopeAttention):
             lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         if out is None:
             out = torch.empty_like(q)
+        if step.has_mask_base and self.spec.query_form == "raw" and self.spec.rope_pairing != "none":
+            raise SpecError('segments.mask_base with query_form = "raw"; give rotated queries, or no mask_base')
         if (sinks is not None) != self.spec.sinks or (sinks is not None and tuple(sinks.shape) != heads[:1]):
             raise SpecError(f"sinks must be [{heads[0]}] if the spec has sinks, and None otherwise")
         keys = _read(k_pool, step, k_scale).permute(1, 2, 0)

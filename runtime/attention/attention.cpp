@@ -107,6 +107,11 @@ StepShape Attention::step_shape() const {
 
 void Attention::check_step(const Step& step) const {
   check_arch(arch_, *step.device());
+  if (step.has_mask_base() && spec_.query_form == RopeForm::kRaw && spec_.rope.rotary_dim > 0)
+    throw SpecError(
+        "segments.mask_base with query_form = \"raw\": the kernel would rotate a query by its place "
+        "in the order of the mask; rotate queries before the call (query_form=\"rotated\"), or give "
+        "no mask_base");
   if (step.shape() == step_shape() && step.config() == config_) return;
   const auto described = [](const StepShape& shape, const KernelConfig& config) {
     std::string text = fmt::format(

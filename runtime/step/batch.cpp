@@ -45,10 +45,15 @@ void check_segment(std::size_t r, std::size_t s, const Segment& segment) {
     refuse(r, s,
            fmt::format("document.lead + document.num_tokens = {}; it must be at most {}", slots,
                        kLargestInt32));
-  const std::int64_t last = std::int64_t{segment.base} + segment.start + length_of(segment);
-  if (last > kLargestInt32)
-    refuse(r, s,
-           fmt::format("base + start + length = {}; it must be at most {}", last, kLargestInt32));
+  const auto check_last = [&](const char* name, int base) {
+    const std::int64_t last = std::int64_t{base} + segment.start + length_of(segment);
+    if (last > kLargestInt32)
+      refuse(r, s,
+             fmt::format("{} + start + length = {}; it must be at most {}", name, last,
+                         kLargestInt32));
+  };
+  check_last("base", segment.base);
+  if (segment.mask_base) check_last("mask_base", *segment.mask_base);
 }
 
 void check_room(std::string_view what, std::int64_t given, std::int64_t room) {
@@ -77,8 +82,15 @@ StepCapacity complete(StepCapacity capacity) {
 std::size_t bytes_for(const StepCapacity& capacity) {
   const std::size_t ints = 2 * (static_cast<std::size_t>(capacity.requests) + 1) +
                            static_cast<std::size_t>(capacity.query_tokens) +
-                           5 * static_cast<std::size_t>(capacity.segments);
+                           6 * static_cast<std::size_t>(capacity.segments);
   return ints * sizeof(int);
+}
+
+bool has_mask_base(std::span<const Request> requests) {
+  return std::ranges::any_of(requests, [](const Request& request) {
+    return std::ranges::any_of(request.segments,
+                               [](const Segment& segment) { return segment.mask_base.has_value(); });
+  });
 }
 
 }  // namespace
@@ -146,11 +158,16 @@ void Batch::fill(std::span<const Request> requests) {
       check_segment(r, s, requests[r].segments[s]);
   Values values;
   for (const Request& request : requests) values.add(request);
+  if (has_mask_base(requests))
+    for (const Request& request : requests)
+      for (const Segment& segment : request.segments)
+        values.mask_base.push_back(segment.mask_base.value_or(segment.base));
   values_ = std::move(values);
 }
 
 std::size_t Batch::Values::ints() const {
-  return q_indptr.size() + q_position.size() + segment_indptr.size() + 5 * base.size();
+  return q_indptr.size() + q_position.size() + segment_indptr.size() + 5 * base.size() +
+         mask_base.size();
 }
 
 void Batch::check_pages(int page_size) const {
@@ -159,7 +176,8 @@ void Batch::check_pages(int page_size) const {
     for (int i = v.segment_indptr[r]; i < v.segment_indptr[r + 1]; ++i) {
       const auto at = static_cast<std::size_t>(i);
       const auto s = static_cast<std::size_t>(i - v.segment_indptr[r]);
-      const std::int64_t origin = std::int64_t{v.base[at]} + v.start[at] - v.slot[at] % page_size;
+      const int base = v.mask_base.empty() ? v.base[at] : std::min(v.base[at], v.mask_base[at]);
+      const std::int64_t origin = std::int64_t{base} + v.start[at] - v.slot[at] % page_size;
       if (origin < kSmallestInt32)
         refuse(r, s,
                fmt::format("slot 0 of its first page would have the logical position {}; it must "
@@ -182,6 +200,7 @@ void Batch::write(int page_size, int* to) const {
     to = std::copy(values->begin(), values->end(), to);
   for (std::size_t i = 0; i < v.slot.size(); ++i) *to++ = v.first_page[i] + v.slot[i] / page_size;
   for (const int slot : v.slot) *to++ = slot % page_size;
+  std::ranges::copy(v.mask_base, to);
 }
 
 StepTensors Batch::tensors() const {
@@ -203,6 +222,7 @@ StepTensors Batch::tensors() const {
   t.segments.length = take(segments);
   t.segments.first_page = take(segments);
   t.segments.lead = take(segments);
+  if (!values_.mask_base.empty()) t.segments.mask_base = take(segments);
   t.pages = pages_;
   return t;
 }

@@ -28,7 +28,8 @@ struct Segment {
   Document document;
   int base = 0;  // logical position of token 0 of the document
   int start = 0;
-  std::optional<int> length = {};  // all tokens from `start` on by default
+  std::optional<int> length = {};     // all tokens from `start` on by default
+  std::optional<int> mask_base = {};  // position of token 0 in the order of the mask; base by default
 };
 
 struct Request {
@@ -53,6 +54,7 @@ class Batch {
     std::vector<int> length;
     std::vector<int> first_page;  // first page of the document
     std::vector<int> slot;  // slot of the segment's first token, counted from slot 0 of that page
+    std::vector<int> mask_base;  // empty if it is the base of all segments
 
     std::size_t ints() const;  // the number of elements, with a lead for each segment
     void add(const Request& request);

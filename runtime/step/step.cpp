@@ -49,7 +49,8 @@ StepInputs inputs_of(const StepTensors& t, int page_size) {
           .length = ints(t.segments.length),
           .lead = t.segments.lead ? ints(*t.segments.lead) : nullptr,
           .first_page = ints(t.segments.first_page),
-          .pages = ints(t.pages)};
+          .pages = ints(t.pages),
+          .mask_base = t.segments.mask_base ? ints(*t.segments.mask_base) : nullptr};
 }
 
 }  // namespace
@@ -98,7 +99,8 @@ void add_inputs(const StepTensors& tensors, AccessedMemory& accessed) {
       .reads("segments.start", tensors.segments.start)
       .reads("segments.length", tensors.segments.length)
       .reads("segments.first_page", tensors.segments.first_page)
-      .reads("segments.lead", tensors.segments.lead);
+      .reads("segments.lead", tensors.segments.lead)
+      .reads("segments.mask_base", tensors.segments.mask_base);
 }
 
 void Step::check_shapes(const StepTensors& t) const {
@@ -115,6 +117,7 @@ void Step::check_shapes(const StepTensors& t) const {
   check_length("segments.length", s.length, segments, *device_);
   check_length("segments.first_page", s.first_page, segments, *device_);
   if (s.lead) check_length("segments.lead", *s.lead, segments, *device_);
+  if (s.mask_base) check_length("segments.mask_base", *s.mask_base, segments, *device_);
   length_of_ints("pages", t.pages, *device_);
 }
 

@@ -63,6 +63,8 @@ class Step {
   int num_tokens() const { return num_tokens_; }
   // Returns the page lists that the step refers to, or null before the first update.
   const TensorView* pages() const { return tensors_ ? &tensors_->pages : nullptr; }
+  // Tells whether the mask orders tokens otherwise than their positions for RoPE.
+  bool has_mask_base() const { return params_.inputs.mask_base != nullptr; }
   // Returns the device memory of the step, in bytes.
   std::size_t bytes() const { return memory_->buffer().bytes(); }
 

@@ -47,12 +47,14 @@ void check_segment(const StepValues& v, std::size_t r, std::size_t s, int page_s
   if (v.start[s] < 0) refuse(r, s, fmt::format("start = {}; it must be at least 0", v.start[s]));
   if (v.lead[s] < 0 || v.lead[s] >= page_size)
     refuse(r, s, fmt::format("lead = {}; allowed are 0 to {}", v.lead[s], page_size - 1));
-  const std::int64_t last = std::int64_t{v.base[s]} + v.start[s] + v.length[s];
-  const std::int64_t origin = std::int64_t{v.base[s]} + v.start[s] - v.lead[s];
-  if (last > kLargestInt32 || origin < kSmallestInt32)
-    refuse(r, s,
-           fmt::format("logical positions {} (with the lead) to {}; they must fit int32", origin,
-                       last));
+  for (const int base : {v.base[s], v.mask_base[s]}) {
+    const std::int64_t last = std::int64_t{base} + v.start[s] + v.length[s];
+    const std::int64_t origin = std::int64_t{base} + v.start[s] - v.lead[s];
+    if (last > kLargestInt32 || origin < kSmallestInt32)
+      refuse(r, s,
+             fmt::format("logical positions {} (with the lead) to {}; they must fit int32", origin,
+                         last));
+  }
   if (v.length[s] == 0) return;
   const std::int64_t end = v.first_page[s] + page_count(v, s, page_size);
   if (v.first_page[s] < 0 || std::cmp_greater(end, v.pages.size()))
@@ -78,8 +80,9 @@ StepValues StepValues::copy_of(const StepTensors& t, const Device& device, Strea
   const Segments& s = t.segments;
   StepValues v = {copy(t.q_indptr), copy(t.q_position), copy(s.indptr),     copy(s.base),
                   copy(s.start),    copy(s.length),     copy(s.first_page), {},
-                  copy(t.pages)};
+                  {},               copy(t.pages)};
   v.lead = s.lead ? copy(*s.lead) : std::vector<int>(v.base.size(), 0);
+  v.mask_base = s.mask_base ? copy(*s.mask_base) : v.base;
   return v;
 }
 

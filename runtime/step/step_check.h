@@ -7,7 +7,7 @@
 
 namespace lazyrope {
 
-// A step's metadata on the host. Absent leads are zeros.
+// A step's metadata on the host. Absent leads are zeros, and absent mask_bases are bases.
 struct StepValues {
   std::vector<int> q_indptr;
   std::vector<int> q_position;
@@ -17,6 +17,7 @@ struct StepValues {
   std::vector<int> length;
   std::vector<int> first_page;
   std::vector<int> lead;
+  std::vector<int> mask_base;
   std::vector<int> pages;
 
   // Copies the tensors from the device. Waits for the stream.

@@ -26,6 +26,8 @@ struct Segments {
   TensorView length;                    // [segments]: tokens
   TensorView first_page;                // [segments]: index into the step's pages
   std::optional<TensorView> lead = {};  // [segments]: slot of the first token; all 0 by default
+  // [segments]: position of token 0 of the document in the order of the mask; base by default
+  std::optional<TensorView> mask_base = {};
 };
 
 // A step's metadata, all int32 on the device and contiguous. The query tokens of request r are rows

@@ -21,8 +21,9 @@ struct StepInputs {
   const int32* lead;  // null: all zero
   const int32* first_page;
   const int32* pages;
+  const int32* mask_base;  // [num_segments]; null: base
 };
-static_assert(sizeof(StepInputs) == 88);
+static_assert(sizeof(StepInputs) == 96);
 
 // A divisor of at least 2, for dividends from 0 to 2^31 - 1. The quotient is the upper 32 bits of
 // dividend * multiplier, shifted right by `shift`.
@@ -150,6 +151,6 @@ struct PlanParams {
   StepView step;
   PlanPhase phase[kPlanPhases];
 };
-static_assert(sizeof(PlanParams) == 8 + 88 + 16 + 24 + 2 * 160);
+static_assert(sizeof(PlanParams) == 8 + 96 + 16 + 24 + 2 * 160);
 
 }  // namespace lazyrope

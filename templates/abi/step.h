@@ -13,7 +13,7 @@ inline constexpr int kRunSlots = 16;  // consecutive slots that are always in on
 // < end. Slot 0 is the first slot of page pages[first_page].
 struct SegmentRecord {
   int32 base;        // logical position of the document's token 0, the origin of the rotation
-  int32 origin;      // base + start - lead
+  int32 origin;      // base + start - lead, or with a mask_base, mask_base + start - lead
   int32 begin;       // lead
   int32 end;         // lead + length
   int32 first_page;  // index into the page-list array

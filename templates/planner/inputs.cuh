@@ -31,13 +31,14 @@ struct RequestRange {
 // A segment as the caller describes it, without its pages.
 struct CallerSegment {
   int32 base;
+  int32 mask_base;
   int32 start;
   int32 length;
   int32 lead;
 
   // Returns the segment's record without its pages.
   LAZYROPE_DEVICE SegmentRecord slots() const {
-    return {base, base + start - lead, lead, lead + length, 0, {0, 0, 0}};
+    return {base, mask_base + start - lead, lead, lead + length, 0, {0, 0, 0}};
   }
 };
 
@@ -71,7 +72,9 @@ class CallerInputs {
   }
 
   LAZYROPE_DEVICE CallerSegment segment(int32 i) const {
-    return {ld_global_nc(in_.base + i), ld_global_nc(in_.start + i), ld_global_nc(in_.length + i),
+    const int32 base = ld_global_nc(in_.base + i);
+    return {base, in_.mask_base == nullptr ? base : ld_global_nc(in_.mask_base + i),
+            ld_global_nc(in_.start + i), ld_global_nc(in_.length + i),
             in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i)};
   }
   LAZYROPE_DEVICE int32 first_page(int32 i) const { return ld_global_nc(in_.first_page + i); }

@@ -25,7 +25,13 @@ def requests_of(case: Case) -> list[Request]:
         Request(
             request.positions,
             [
-                Segment(Document(s.document.first_page, s.document.length, s.document.lead), s.base, s.start, s.length)
+                Segment(
+                    Document(s.document.first_page, s.document.length, s.document.lead),
+                    s.base + s.shift,
+                    s.start,
+                    s.length,
+                    s.base if s.shift else None,
+                )
                 for s in request.slices
             ],
         )

@@ -99,12 +99,16 @@ class Document:
 
 @dataclass
 class Slice:
-    """A segment: `length` tokens of a document from index `start`. Index 0 is at logical position `base`."""
+    """A segment: `length` tokens of a document from index `start`. Index 0 is at logical position `base`.
+
+    For the rotation it is at `base` + `shift`. Where that is not 0, `base` is the segment's mask_base.
+    """
 
     document: Document
     base: int
     start: int
     length: int
+    shift: int = 0
 
 
 @dataclass
@@ -162,7 +166,9 @@ class Case:
 
 def _reference_segment(s: Slice) -> reference.Segment:
     end = s.start + s.length
-    return reference.Segment(s.document.keys[s.start : end], s.document.values[s.start : end], s.base, s.start)
+    return reference.Segment(
+        s.document.keys[s.start : end], s.document.values[s.start : end], s.base + s.shift, s.start, s.base
+    )
 
 
 def random_sizes(rng: random.Random, phase: str, longest: int) -> tuple[list[int], int]:
@@ -289,6 +295,9 @@ def random_case(setting: Setting, seed: int, device: str | torch.device, longest
     for count, own in zip(tokens, owns, strict=True):
         mine = pool.add(own, 0, generator) if own > 0 else None
         requests.append(random_request(rng, documents, count, mine))
+    if setting.query_form == "rotated" and seed % 2 == 1:
+        for s in [s for request in requests for s in request.slices]:
+            s.shift = rng.randint(-1000, 1000)
     poison_unused(pool, documents, requests)
     return assemble(setting, pool, requests, generator)
 
@@ -357,17 +366,17 @@ def metadata_of(
     """Returns the tensors that tests.support.metadata.step_arguments() takes."""
     q_indptr, segment_indptr = [0], [0]
     positions: list[int] = []
-    rows: list[tuple[int, int, int, int, int]] = []
+    rows: list[tuple[int, ...]] = []
     for request in requests:
         positions += request.positions
         q_indptr.append(len(positions))
         for s in request.slices:
             slot = s.document.lead + s.start
-            rows.append(
-                (s.base, s.start, s.length, s.document.first_page + slot // setting.page_size, slot % setting.page_size)
-            )
+            page, lead = divmod(slot, setting.page_size)
+            rows.append((s.base + s.shift, s.start, s.length, s.document.first_page + page, lead, s.base))
         segment_indptr.append(len(rows))
-    columns = list(zip(*rows, strict=True)) if rows else [[]] * 5
+    columns = list(zip(*rows, strict=True)) if rows else [[]] * 6
+    has_mask_base = columns[0] != columns[5]
 
     def ints(values: object) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
@@ -382,4 +391,5 @@ def metadata_of(
         "first_page": ints(columns[3]),
         "pages": ints(pages or [0]),
         "lead": ints(columns[4]),
+        **({"mask_base": ints(columns[5])} if has_mask_base else {}),
     }

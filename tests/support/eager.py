@@ -38,7 +38,7 @@ def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
 
 def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     rotated_already = case.setting.query_form == "rotated"
-    angle_position = torch.full_like(positions, -s.base) if rotated_already else positions - s.base
+    angle_position = torch.full_like(positions, -(s.base + s.shift)) if rotated_already else positions - s.base
     frequencies = torch.tensor(case.spec.frequencies, dtype=torch.float64)
     factor = 1.0 if rotated_already else case.spec.attention_factor
     rotated = rotate(q, angle_position, frequencies, case.spec.rope.rotary_dim, case.spec.rope_pairing, factor).to(
@@ -52,5 +52,6 @@ def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> t
         score = softcap * torch.tanh(score / softcap)
     key_positions = s.base + s.start + torch.arange(s.length, device=q.device)
     return score.masked_fill(
-        ~visible(case.setting.mask, case.spec.window or case.spec.chunk, positions, key_positions)[:, None, :], -torch.inf
+        ~visible(case.setting.mask, case.spec.window or case.spec.chunk, positions, key_positions)[:, None, :],
+        -torch.inf,
     )

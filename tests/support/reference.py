@@ -3,8 +3,8 @@
 Token j of a document that begins at logical position b (its base) has the key k_j; the pool stores R(j) k_j. Its score
 with a query at position p is <R(p - b) q, R(j) k_j> x scale. Queries that arrive as R(p) q have the same score, written
 as <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by the angle p x w_i. Stored keys, and queries of either form,
-also have the attention factor once. The scaled score of a raw query is multiplied by its temperature. A softcap is applied
-last.
+also have the attention factor once. The scaled score of a raw query is multiplied by its temperature. A softcap is
+applied last.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Segment:
     values: torch.Tensor
     base: int
     start: int
+    mask_base: int | None = None  # None: base
 
 
 def rotate(
@@ -111,7 +112,9 @@ def attention(
             score = score * temperature_of(temperature, positions)[:, None, None]
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
-        key_positions = s.base + s.start + torch.arange(len(s.keys), device=q.device)
+        key_positions = (
+            (s.base if s.mask_base is None else s.mask_base) + s.start + torch.arange(len(s.keys), device=q.device)
+        )
         seen = visible(mask, mask_size, positions, key_positions)
         scores.append(score.masked_fill(~seen[:, None, :], -torch.inf))
         values.append(s.values.double().repeat_interleave(group, dim=1))

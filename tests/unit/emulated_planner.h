@@ -86,7 +86,8 @@ class EmulatedPlanner {
             .length = arrays.length.data(),
             .lead = arrays.lead.data(),
             .first_page = arrays.first_page.data(),
-            .pages = arrays.pages.data()};
+            .pages = arrays.pages.data(),
+            .mask_base = nullptr};
   }
 
   void launch(const StepTensors& tensors) const {
