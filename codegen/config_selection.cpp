@@ -127,6 +127,7 @@ std::vector<Sm80Row> rows_of(int head_dim) {
 // Replaces the tiles for which family sm90a has one. A decode tile whose warps divide rows stays,
 // because it has more rows than the family's decode kernel can compute.
 KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const Arch& arch) {
+  if (spec.key_form == KeyForm::kRaw) return config;  // the family has no kernels for raw keys
   for (const Sm90aRow& row : sm90a_rows()) {
     const TileConfig& before = config.*row.tile;
     const bool serves_tokens =

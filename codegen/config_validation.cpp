@@ -166,6 +166,12 @@ void validate(const KernelConfig& config, const KernelSpec& spec, const Arch& ar
     check.shape();
     check.fits(arch);
   }
+  const bool is_sm90a =
+      config.decode.family == Family::kSm90a || config.prefill.family == Family::kSm90a;
+  if (spec.key_form == KeyForm::kRaw && is_sm90a)
+    throw SpecError(
+        "kernel config: family = sm90a with key_form = \"raw\"; raw keys have kernels of family "
+        "sm80 alone");
   if (config.min_split_blocks < 1)
     throw SpecError(fmt::format("kernel config: min_split_blocks = {}; it must be at least 1",
                                 config.min_split_blocks));

@@ -32,7 +32,7 @@ constexpr std::array kKvDtypes = {Named{"bfloat16", Dtype::kBf16}, Named{"float1
                                   Named{"float8_e5m2", Dtype::kFp8E5m2}};
 constexpr std::array kRopeForms = {Named{"raw", RopeForm::kRaw},
                                    Named{"rotated", RopeForm::kRotated}};
-constexpr std::array kKeyForms = {Named{"local", KeyForm::kLocal}};
+constexpr std::array kKeyForms = {Named{"local", KeyForm::kLocal}, Named{"raw", KeyForm::kRaw}};
 
 template <class Enum, std::size_t kCount>
 std::string_view name_of(const std::array<Named<Enum>, kCount>& table, Enum value) {
@@ -67,6 +67,19 @@ void validate_kv_dtype(const KernelSpec& spec) {
                     "multiple of 16: the nearest are {} and {}",
                     spec.head_dim, to_string(kv_dtype), spec.head_dim / 16 * 16,
                     (spec.head_dim + 15) / 16 * 16));
+}
+
+// Kernels rotate raw keys in shared memory, in the pool's own elements.
+void validate_key_form(const KernelSpec& spec) {
+  if (spec.key_form == KeyForm::kLocal) return;
+  if (spec.has_fp8_pool())
+    throw SpecError(
+        fmt::format("key_form = \"raw\" with kv_dtype = \"{}\"; raw keys need a pool of 16 bits",
+                    to_string(spec.pool_dtype())));
+  if (spec.append_form == RopeForm::kRotated)
+    throw SpecError(
+        "append_form = \"rotated\" with key_form = \"raw\"; raw keys are appended as the model "
+        "projects them: append_form = \"raw\"");
 }
 
 void validate(const QueryTemperature& temperature) {
@@ -104,6 +117,7 @@ void validate(const KernelSpec& spec) {
                                 kMinSoftcap, kMaxSoftcap));
   if (spec.temperature) validate(*spec.temperature);
   validate_kv_dtype(spec);
+  validate_key_form(spec);
   validate(spec.rope, spec.head_dim);
 }
 
@@ -119,6 +133,7 @@ std::string describe(const KernelSpec& spec) {
     text += fmt::format(", temperature (beta {}, interval {}, offset {})", spec.temperature->beta,
                         spec.temperature->interval, spec.temperature->offset);
   if (spec.batch_invariant) text += ", batch invariant";
+  if (spec.key_form == KeyForm::kRaw) text += ", raw keys";
   if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));
 }

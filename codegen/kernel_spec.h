@@ -16,8 +16,9 @@ enum class Dtype { kBf16, kFp16, kFp8E4m3, kFp8E5m2 };
 enum class RopeForm { kRaw, kRotated };
 
 // The form in which the pool holds keys. A local key is rotated by its index inside its own
-// document.
-enum class KeyForm { kLocal };
+// document. A raw key is not rotated, and the kernel rotates it at each use: one pool then serves
+// several RoPE tables.
+enum class KeyForm { kLocal, kRaw };
 
 // A temperature of queries by their position, as in Llama 4 and Ministral 3: the scores of a query at
 // logical position p are multiplied by 1 + beta ln(1 + floor((p + offset) / interval)).
@@ -39,12 +40,11 @@ std::string_view to_string(KeyForm);
 Dtype dtype_from(std::string_view name);         // "bfloat16" or "float16"
 Dtype kv_dtype_from(std::string_view name);      // also "float8_e4m3fn" or "float8_e5m2"
 RopeForm rope_form_from(std::string_view name);  // "raw" or "rotated"
-KeyForm key_form_from(std::string_view name);    // "local"
+KeyForm key_form_from(std::string_view name);    // "local" or "raw"
 
-// The attention that kernels compute, and the form of appended keys. Every field but key_form,
-// which has one value, changes the source of a kernel or the choice of its config. Page size,
-// layout and scale are no fields, because they change neither; of the number of KV heads only the
-// parity matters. Several threads may read a spec at once.
+// The attention that kernels compute, and the form of appended keys. Every field changes the source
+// of a kernel or the choice of its config. Page size, layout and scale are no fields, because they
+// change neither; of the number of KV heads only the parity matters. Several threads may read a spec at once.
 struct KernelSpec {
   int head_dim = 0;
   int group_size = 0;  // query heads per KV head

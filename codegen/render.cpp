@@ -165,6 +165,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config) {
                  {"softcap", literal(spec.softcap)},
                  {"sinks", spec.sinks ? "true" : "false"},
                  {"group_size", fmt::to_string(spec.group_size)},
+                 {"raw_keys", spec.key_form == KeyForm::kRaw ? "true" : "false"},
                  {"query_rotated", spec.query_form == RopeForm::kRotated ? "true" : "false"},
                  {"warps_m", fmt::to_string(config.warps_m)},
                  {"warps_n", fmt::to_string(config.warps_n)},
@@ -191,7 +192,7 @@ Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
 }
 
 Launch append_launch(const KernelSpec& spec) {
-  const bool rotates = spec.append_form == RopeForm::kRaw;
+  const bool rotates = spec.append_form == RopeForm::kRaw && spec.key_form == KeyForm::kLocal;
   RopeTable table = rotates ? revolutions_per_token(spec) : RopeTable();
   TemplateValues values = rope_values(spec, table);
   TemplateType store = store_type(spec);
@@ -204,6 +205,7 @@ Launch reposition_launch(const KernelSpec& spec) {
   RopeTable table = revolutions_per_token(spec);
   TemplateValues values = rope_values(spec, table);
   values.erase("attention_factor");  // stored keys have it already
+  values.emplace("rotates_keys", spec.key_form == KeyForm::kLocal ? "true" : "false");
   return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0, std::move(table)};
 }
 

@@ -132,6 +132,10 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   offer_values(add("--query-form", options.query_form, "FORM",
                    "raw, or rotated if the caller rotates queries (default: raw)"),
                forms);
+  offer_values(add("--key-form", options.key_form, "FORM",
+                   "Keys in the pool: local, rotated by their index in the\ndocument, or raw "
+                   "(default: local)"),
+               names_of_values({KeyForm::kLocal, KeyForm::kRaw}));
   offer_values(add("--append-form", options.append_form, "FORM",
                    "The same for appended keys (default: as --query-form)"),
                forms);
@@ -233,7 +237,9 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.kv_dtype) spec.kv_dtype = kv_dtype_from(*options.kv_dtype);
   if (options.mask) spec.mask = *options.mask;
   if (options.query_form) spec.query_form = rope_form_from(*options.query_form);
-  spec.append_form = options.append_form ? rope_form_from(*options.append_form) : spec.query_form;
+  if (options.key_form) spec.key_form = key_form_from(*options.key_form);
+  const RopeForm usual = spec.key_form == KeyForm::kRaw ? RopeForm::kRaw : spec.query_form;
+  spec.append_form = options.append_form ? rope_form_from(*options.append_form) : usual;
   if (options.scale) spec.scale = options.scale;
   if (options.window) spec.mask_parameters["window"] = *options.window;
   if (options.chunk) spec.mask_parameters["chunk"] = *options.chunk;

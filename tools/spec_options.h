@@ -25,6 +25,7 @@ struct SpecOptions {
   std::optional<std::string> kv_dtype;
   std::optional<std::string> mask;
   std::optional<std::string> query_form;
+  std::optional<std::string> key_form;
   std::optional<std::string> append_form;
   std::optional<double> scale;
   std::optional<int> window;

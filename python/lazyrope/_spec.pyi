@@ -85,7 +85,7 @@ class AttentionSpec:
         dtype: Literal["bfloat16", "float16"] | _Dtype | type[Any] = "bfloat16",
         mask: Literal["causal", "full", "sliding_window", "chunked"] = "causal",
         query_form: Literal["raw", "rotated"] = "raw",
-        key_form: Literal["local"] = "local",
+        key_form: Literal["local", "raw"] = "local",
         append_form: Literal["raw", "rotated"] | None = None,
         scale: float | None = None,
         window: int | None = None,
@@ -108,9 +108,12 @@ class AttentionSpec:
                 sees only those at positions above p - window. "chunked": only those in its own chunk of positions,
                 from the multiple of chunk at or before p. "full": a query sees every key.
             query_form: "raw": the kernel applies all of RoPE. "rotated": queries arrive rotated by their position.
-            key_form: "local": the pool holds each key rotated by its index inside its own document.
-            append_form: "raw": append rotates keys by their index. "rotated": append copies them. The default is
-                query_form.
+            key_form: "local": the pool holds each key rotated by its index inside its own document. "raw": the pool
+                holds keys without rotation, and each call rotates the keys that it reads, which takes longer. Kernels
+                with other RoPE tables can then read the same pool: dynamic NTK beyond the original length, and both
+                lists of LongRoPE. The pool has 16 bits.
+            append_form: "raw": append rotates keys by their index, or stores them as they are if key_form is "raw".
+                "rotated": append copies them. The default is query_form, or "raw" with raw keys.
             scale: The factor of the scores before softmax, at most 1e6. The default is 1 / sqrt(head_dim).
             window: The tokens that the mask "sliding_window" shows, the query's own included.
             chunk: The positions of a chunk of the mask "chunked" (Llama 4's attention_chunk_size).
@@ -192,7 +195,7 @@ class AttentionSpec:
     @property
     def query_form(self) -> Literal["raw", "rotated"]: ...
     @property
-    def key_form(self) -> Literal["local"]: ...
+    def key_form(self) -> Literal["local", "raw"]: ...
     @property
     def append_form(self) -> Literal["raw", "rotated"]: ...
     @property

@@ -363,9 +363,11 @@ class EagerAttention(_RopeAttention):
             out = torch.empty_like(q)
         if step.has_mask_base and self.spec.query_form == "raw" and self.spec.rope_pairing != "none":
             raise SpecError('segments.mask_base with query_form = "raw"; give rotated queries, or no mask_base')
+        if step.has_mask_base and self.spec.key_form == "raw":
+            raise SpecError('segments.mask_base with key_form = "raw"; store local keys, or give no mask_base')
         if (sinks is not None) != self.spec.sinks or (sinks is not None and tuple(sinks.shape) != heads[:1]):
             raise SpecError(f"sinks must be [{heads[0]}] if the spec has sinks, and None otherwise")
-        keys = _read(k_pool, step, k_scale).permute(1, 2, 0)
+        keys = self._keys(_read(k_pool, step, k_scale), step, q.dtype).permute(1, 2, 0)
         values = _read(v_pool, step, v_scale).transpose(0, 1)
         for request in step.requests:
             k, v, seen = keys[..., request.keys], values[:, request.keys], step.key_positions[request.keys]
@@ -379,6 +381,13 @@ class EagerAttention(_RopeAttention):
                 if lse is not None and lse_rows is not None:
                     lse[at] = lse_rows.permute(2, 0, 1, 3).flatten(1)
         return out, lse
+
+    def _keys(self, stored: Tensor, step: EagerStep, dtype: torch.dtype) -> Tensor:
+        """Returns the keys of a step, float32 [keys, kv_heads, head_dim]. Raw ones are rotated by their positions."""
+        if self.spec.key_form == "local":
+            return stored
+        angles = self.cos_sin(step.key_positions[:, None], self.spec.attention_factor)
+        return self.rotate(stored, angles).to(dtype).float()
 
     def _scores(self, q: Tensor, rows: slice, k: Tensor, key_positions: Tensor, request: _Request) -> Tensor:
         """Computes the scores of some rows of one request. Those of keys that a query does not see are -inf.
@@ -451,7 +460,8 @@ class EagerAttention(_RopeAttention):
         if request.cos_sin is None:  # every layer rotates by the same angles
             positions = torch.zeros_like(request.positions[:1]) if is_rotated else request.positions
             factor = 1.0 if is_rotated else self.spec.attention_factor
-            request.cos_sin = self.cos_sin((positions - request.bases[:, None])[..., None], factor)
+            bases = request.bases if self.spec.key_form == "local" else torch.zeros_like(request.bases)
+            request.cos_sin = self.cos_sin((positions - bases[:, None])[..., None], factor)
         cosine, sine = request.cos_sin if is_rotated else (t[:, rows] for t in request.cos_sin)
         return self.rotate(q, (cosine, sine)).to(q.dtype).float().expand(len(request.segments), *q.shape)
 
@@ -520,7 +530,7 @@ class EagerAttention(_RopeAttention):
             k, v = k[: step.num_rows], v[: step.num_rows]
         else:
             k, v = k[step.rows], v[step.rows]
-        if self.spec.append_form == "raw":
+        if self.spec.append_form == "raw" and self.spec.key_form == "local":
             k = self.rotate(k, self.cos_sin(step.index[:, None], self.spec.attention_factor))
         if self.spec.kv_dtype != self.spec.dtype:
             k, v = (x if scale is None else x.float() / scale for x, scale in zip((k, v), scales, strict=True))
@@ -559,7 +569,8 @@ class EagerReposition(_RopeAttention):
             )
         k = gather(k_pool, source.layout, source.slots)
         v = gather(v_pool, source.layout, source.slots)
-        k = self.rotate(k, self.cos_sin((target.index - source.index)[:, None]))
+        if self.spec.key_form == "local":
+            k = self.rotate(k, self.cos_sin((target.index - source.index)[:, None]))
         scatter(k_pool, target.layout, target.slots, k)
         scatter(v_pool, target.layout, target.slots, v)
 

@@ -87,7 +87,7 @@ def assert_stored(spec, pool, k, v, written_slots):
     result = [pool.slots(p) for p in (pool.k_pool, pool.v_pool)]
     written_k, written_v = (r[page, slot] for r in result)
     assert torch.equal(written_v, pool.stored(v, "v_scale")[0])
-    if pool.setting.query_form == "rotated" or pool.setting.rope == "none":
+    if spec.append_form == "rotated" or spec.key_form == "raw" or pool.setting.rope == "none":
         assert torch.equal(written_k, pool.stored(k, "k_scale")[0])
     else:
         assert_rotated_and_rounded_once(spec, k, index, pool, written_k)

@@ -272,7 +272,7 @@ NAMES = {
     "layout": ["NHD", "HND"],
     "query_form": ["raw", "rotated"],
     "append_form": ["raw", "rotated"],
-    "key_form": ["local"],
+    "key_form": ["local", "raw"],
     "family": ["sm80", "sm90a"],
 }
 

@@ -69,6 +69,7 @@ class Setting:
     scores: str = "plain"
     kv_dtype: str = "as dtype"
     batch_invariant: bool = False
+    key_form: str = "local"
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
@@ -79,6 +80,7 @@ class Setting:
             dtype=self.dtype,
             mask=self.mask,
             query_form=self.query_form,
+            key_form=self.key_form,
             kv_dtype=self.kv_dtype if self.kv_dtype in FP8 else None,
             batch_invariant=self.batch_invariant,
             **MASK_SIZES.get(self.mask, {}),
@@ -149,6 +151,7 @@ class Case:
                 frequencies=torch.tensor(self.spec.frequencies, dtype=torch.float64),
                 rotary_dim=self.spec.rope.rotary_dim,
                 query_rotated=self.setting.query_form == "rotated",
+                keys_raw=self.setting.key_form == "raw",
                 mask=self.setting.mask,
                 scale=self.spec.scale,
                 pairing=self.spec.rope_pairing,
@@ -295,7 +298,7 @@ def random_case(setting: Setting, seed: int, device: str | torch.device, longest
     for count, own in zip(tokens, owns, strict=True):
         mine = pool.add(own, 0, generator) if own > 0 else None
         requests.append(random_request(rng, documents, count, mine))
-    if setting.query_form == "rotated" and seed % 2 == 1:
+    if setting.query_form == "rotated" and setting.key_form == "local" and seed % 2 == 1:
         for s in [s for request in requests for s in request.slices]:
             s.shift = rng.randint(-1000, 1000)
     poison_unused(pool, documents, requests)

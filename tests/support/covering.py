@@ -22,9 +22,11 @@ FACTORS: dict[str, list[object]] = {
     "scores": list(SCORES),
     "kv_heads": [1, 2, 3],
     "kv_dtype": list(KV_DTYPES),
+    "key_form": ["local", "raw"],
 }
-# The bytes of an 8-bit key row must be a multiple of 16.
+# The bytes of an 8-bit key row must be a multiple of 16, and raw keys have 16 bits.
 IMPOSSIBLE = {(("head_dim", head_dim), ("kv_dtype", fp8)) for head_dim in HEAD_DIMS if head_dim % 16 for fp8 in FP8}
+IMPOSSIBLE |= {(("key_form", "raw"), ("kv_dtype", fp8)) for fp8 in FP8}
 
 # Tensor parallelism gives each GPU heads like these: 8 query heads and 1 KV head, 16 and 2, 4 and 1.
 PER_RANK: list[dict[str, object]] = [

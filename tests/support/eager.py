@@ -38,13 +38,21 @@ def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
 
 def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     rotated_already = case.setting.query_form == "rotated"
-    angle_position = torch.full_like(positions, -(s.base + s.shift)) if rotated_already else positions - s.base
+    is_raw = case.setting.key_form == "raw"
+    base = 0 if is_raw else s.base + s.shift
+    angle_position = torch.full_like(positions, -base) if rotated_already else positions - base
     frequencies = torch.tensor(case.spec.frequencies, dtype=torch.float64)
     factor = 1.0 if rotated_already else case.spec.attention_factor
     rotated = rotate(q, angle_position, frequencies, case.spec.rope.rotary_dim, case.spec.rope_pairing, factor).to(
         q.dtype
     )
-    keys = s.document.keys[s.start : s.start + s.length].repeat_interleave(case.setting.group, dim=1)
+    keys = s.document.keys[s.start : s.start + s.length]
+    if is_raw:
+        at = s.base + s.start + torch.arange(s.length, device=q.device)
+        rope = case.spec.rope
+        keys = rotate(keys, at, frequencies, rope.rotary_dim, case.spec.rope_pairing, case.spec.attention_factor)
+        keys = keys.to(q.dtype)
+    keys = keys.repeat_interleave(case.setting.group, dim=1)
     score = torch.matmul(rotated.transpose(0, 1), keys.permute(1, 2, 0)).transpose(0, 1) * case.spec.scale
     if case.spec.temperature is not None and not rotated_already:
         score = score * temperature_of(case.spec.temperature, positions)[:, None, None].to(score.dtype)

@@ -3,7 +3,7 @@
 Token j of a document that begins at logical position b (its base) has the key k_j; the pool stores R(j) k_j. Its score
 with a query at position p is <R(p - b) q, R(j) k_j> x scale. Queries that arrive as R(p) q have the same score, written
 as <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by the angle p x w_i. Stored keys, and queries of either form,
-also have the attention factor once. The scaled score of a raw query is multiplied by its temperature. A softcap is
+also have the attention factor once. If the pool holds raw keys, the score is <R(p) q, R(b + j) k_j> x scale. The scaled score of a raw query is multiplied by its temperature. A softcap is
 applied last.
 """
 
@@ -82,6 +82,7 @@ def attention(
     frequencies: torch.Tensor,
     rotary_dim: int,
     query_rotated: bool,
+    keys_raw: bool = False,
     mask: str,
     scale: float,
     pairing: str = "half",
@@ -102,11 +103,16 @@ def attention(
     scores, values = [sink[None, :, None].expand(tokens, heads, 1)], [torch.zeros((1, heads, head_dim), **empty)]
     for s in segments:
         group = heads // s.keys.shape[1]
-        angle_position = -s.base if query_rotated else positions.double() - s.base
+        base = 0 if keys_raw else s.base
+        angle_position = -base if query_rotated else positions.double() - base
         factor = 1.0 if query_rotated else attention_factor
         by = torch.as_tensor(angle_position, device=q.device).expand(tokens)
         rotated = rotate(q, by, frequencies, rotary_dim, pairing, factor)
-        keys = s.keys.double().repeat_interleave(group, dim=1)
+        keys = s.keys.double()
+        if keys_raw:
+            at = s.base + s.start + torch.arange(len(keys), device=q.device)
+            keys = rotate(keys, at, frequencies, rotary_dim, pairing, attention_factor)
+        keys = keys.repeat_interleave(group, dim=1)
         score = torch.einsum("thd,khd->thk", rotated, keys) * scale
         if temperature is not None and not query_rotated:
             score = score * temperature_of(temperature, positions)[:, None, None]

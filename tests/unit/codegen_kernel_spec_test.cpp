@@ -92,6 +92,18 @@ INSTANTIATE_TEST_SUITE_P(
                       s.mask_parameters["chunk"] = 0;
                     },
                     {"chunk = 0, allowed are 1 to"}},
+        IllegalSpec{"RawKeysOf8Bits",
+                    [](auto& s) {
+                      s.key_form = KeyForm::kRaw;
+                      s.kv_dtype = Dtype::kFp8E4m3;
+                    },
+                    {"key_form = \"raw\" with kv_dtype = \"float8_e4m3fn\"", "a pool of 16 bits"}},
+        IllegalSpec{"RawKeysThatArriveRotated",
+                    [](auto& s) {
+                      s.key_form = KeyForm::kRaw;
+                      s.append_form = RopeForm::kRotated;
+                    },
+                    {"append_form = \"rotated\" with key_form = \"raw\""}},
         IllegalSpec{"NegativeTemperature",
                     [](auto& s) { s.temperature = {-0.1, 8192, 0}; },
                     {"beta = -0.1; allowed are 1e-06 to 1000"}},
@@ -151,7 +163,8 @@ TEST(KernelSpec, NamesReadBackAsTheirValues) {
     EXPECT_EQ(dtype_from(to_string(dtype)), dtype);
   for (const RopeForm form : {RopeForm::kRaw, RopeForm::kRotated})
     EXPECT_EQ(rope_form_from(to_string(form)), form);
-  EXPECT_EQ(key_form_from(to_string(KeyForm::kLocal)), KeyForm::kLocal);
+  for (const KeyForm form : {KeyForm::kLocal, KeyForm::kRaw})
+    EXPECT_EQ(key_form_from(to_string(form)), form);
 }
 
 TEST(KernelSpec, AnUnknownNameIsAnErrorThatListsTheKnownNames) {
@@ -160,7 +173,7 @@ TEST(KernelSpec, AnUnknownNameIsAnErrorThatListsTheKnownNames) {
   EXPECT_TRUE(throws<SpecError>([] { rope_form_from("Raw"); },
                                 {"form = \"Raw\" (did you mean raw?); allowed are: raw, rotated"}));
   EXPECT_TRUE(
-      throws<SpecError>([] { key_form_from(""); }, {"key_form = \"\"; allowed are: local"}));
+      throws<SpecError>([] { key_form_from(""); }, {"key_form = \"\"; allowed are: local, raw"}));
 }
 
 TEST(KernelSpec, IsDescribedInOneLine) {

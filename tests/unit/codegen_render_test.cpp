@@ -117,6 +117,8 @@ TEST(Render, AFieldChangesOnlyTheKernelsThatDependOnIt) {
   EXPECT_EQ(changed_by([](auto& s) { s.query_form = RopeForm::kRotated; }), attend);
   EXPECT_EQ(changed_by([](auto& s) { s.append_form = RopeForm::kRotated; }),
             std::set<KernelKind>{kAppend});
+  EXPECT_EQ(changed_by([](auto& s) { s.key_form = KeyForm::kRaw; }),
+            (std::set<KernelKind>{kAttendDecode, kAttendPrefill, kAppend, kReposition}));
 }
 
 TEST(Render, AnAttentionHasAllKernelsButReposition) {

@@ -24,6 +24,7 @@ PREFILL_PEERS = (
 )
 
 Overrides = dict[str, Any]
+MASKS = {"window": "sliding_window", "chunk": "chunked"}  # by the option that only they have
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,13 @@ class Shape(user.Shape):
     limits: tuple[Limit, ...] = ()
 
     def spec(self) -> lazyrope.AttentionSpec:
-        """Returns a causal spec, or one with a window."""
-        mask = "sliding_window" if "window" in self.options else "causal"
-        return super().spec(mask=mask, **self.options)
+        """Returns a causal spec, or one with a window or chunks."""
+        mask = next((mask for option, mask in MASKS.items() if option in self.options), "causal")
+        options = dict(self.options)
+        if "temperature" in options:
+            beta, interval, offset = options["temperature"]
+            options["temperature"] = lazyrope.QueryTemperature(beta=beta, interval=interval, offset=offset)
+        return super().spec(mask=mask, **options)
 
     @property
     def kernel_key(self) -> str:

@@ -8,6 +8,7 @@ from tools.bench.breadth import breadth
 from tools.bench.decode import DECODE, sweep
 from tools.bench.limits import MeanLimit
 from tools.bench.prefill import MEANS, PREFILL
+from tools.bench.ropes import ropes
 from tools.bench.shapes import of_user
 
 TABLES = {
@@ -15,6 +16,7 @@ TABLES = {
     "sweep": sweep(),
     "prefill": PREFILL,
     "breadth": breadth(),
+    "ropes": ropes(),
     "all": [of_user(shape) for shape in user.TABLES["all"]],
 }
 

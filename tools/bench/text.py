@@ -24,7 +24,9 @@ def shape_text(row: Row) -> str:
     context = f"{row['first_context']} and {row['context']}" if "first_context" in row else str(row["context"])
     kv_dtype = f", {row['kv_dtype']}" if row["kv_dtype"] != row["dtype"] else ""
     scores = "".join(
-        f", {name} {row[name]}" for name in ("window", "softcap", "sinks", "batch_invariant") if name in row
+        f", {name} {row[name]}"
+        for name in ("window", "chunk", "softcap", "sinks", "temperature", "key_form", "batch_invariant")
+        if name in row
     )
     about = "about " if "ragged" in row else ""
     first = f", {row['first_tokens']} of the first" if "first_tokens" in row else ""

@@ -20,7 +20,8 @@
 // present one are written.
 //
 // Each warp has its rotated queries in shared memory. At a block with another base it rotates the
-// original queries again, in fp32 with one rounding.
+// original queries again, in fp32 with one rounding. If the pool holds raw keys, a warp rotates each
+// tile of keys in place instead, and its queries once.
 //
 // | barrier                  | who arrives | who      | what it protects                          |
 // |                          |             | waits    |                                           |
@@ -36,6 +37,7 @@
 // | begin_work_tile(),       | 32 lanes    | the warp | new entries of the block table            |
 // | store_pages()            |             |          |                                           |
 // | rotate_queries()         | 32 lanes    | the warp | rotated queries                           |
+// | rotate_if_raw()          | 32 lanes    | the warp | rotated keys                              |
 // | finish(), row tile 0     | 32 lanes    | the warp | the last tiles, before results replace    |
 // |                          |             |          | them                                      |
 // | finish(), other row      | all threads | the CTA  | staged rows, until they have been read    |
@@ -51,6 +53,7 @@
 #include "abi/shared_layout.h"
 #include "ops/mask_scores.cuh"
 #include "ops/rotate.cuh"
+#include "ops/rotate_keys.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
@@ -189,17 +192,27 @@ class Sm80Decode {
     for (int32 block = 0; block < num_blocks_; ++block) {
       resolve_ahead(table, block, pages);
       const BlockInfo info = table.info(block);
-      if (block == 0 || rotated.base != info.base) rotate_queries(rotated, info.base);
+      const int32 base = query_base<Spec>(info);
+      if (block == 0 || rotated.base != base) rotate_queries(rotated, base);
       if (block == 0) fill_up(table, ring, pages);
       ring.wait();
       issue(table, ring, pages, 2 * block + kTiles - 1);
       float weights[kRowTiles][kKeyTiles][4];
-      softmax_step(weights, info, rotated.queries, keys(ring.take()));
+      softmax_step(weights, info, rotated.queries, keys(rotate_if_raw(ring.take(), info)));
       ring.wait();
       issue(table, ring, pages, 2 * block + kTiles);
       Product::multiply_weight_value(acc_o_, weights, values(ring.take()));
     }
     softmax_.finish();
+  }
+
+  // Rotates a tile of keys if the pool holds them raw. Returns the tile.
+  LAZYROPE_DEVICE static SharedPtr rotate_if_raw(SharedPtr tile, const BlockInfo& info) {
+    if constexpr (Spec::kRawKeys) {
+      rotate_keys<Spec, Team<kWarpThreads>, KvTile, kKeys>(tile, info.position);
+      bar_warp_sync();
+    }
+    return tile;
   }
 
   // Page numbers in flight, of the blocks from `first` to the end of its window. Each lane has the

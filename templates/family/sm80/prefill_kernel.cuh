@@ -15,7 +15,8 @@
 // pool has 8-bit elements, all threads widen each block to 16 bits first.
 //
 // Each warp has its rotated queries in shared memory. At a block with another base the warp copies
-// its queries again and rotates them, in fp32 with one rounding.
+// its queries again and rotates them, in fp32 with one rounding. If the pool holds raw keys, all
+// threads rotate each block of keys in place instead, and each warp rotates its queries once.
 //
 // | barrier                   | who arrives | who waits | what it protects                        |
 // |---------------------------|-------------|-----------|-----------------------------------------|
@@ -27,6 +28,7 @@
 // |                           |             |           | widened block, until they have been     |
 // |                           |             |           | read                                    |
 // | widen()                   | all threads | the CTA   | the widened block                       |
+// | rotate_raw_keys()         | all threads | the CTA   | the rotated keys                        |
 // | rotate_queries(), two     | 32 lanes    | the warp  | copied queries, then rotated queries    |
 // | finish(), before staging  | all threads | the CTA   | ring, queries or staged rows, until     |
 // |                           |             |           | they have been read; the work tile      |
@@ -39,6 +41,7 @@
 #include "abi/shared_layout.h"
 #include "ops/mask_scores.cuh"
 #include "ops/rotate.cuh"
+#include "ops/rotate_keys.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
@@ -131,8 +134,11 @@ class Sm80Prefill {
       if constexpr (Product::kWidens) {
         if (block >= 0) widen(ring, block);
       }
+      if constexpr (Spec::kRawKeys) {
+        if (block >= 0) rotate_raw_keys(ring.keys(block), table.info(block));
+      }
       if (block < 0 || first_row() >= work_tile().extent().num_rows) continue;
-      const int32 block_base = table.info(block).base;
+      const int32 block_base = query_base<Spec>(table.info(block));
       if (block == 0 || block_base != base) rotate_queries(block_base);
       base = block_base;
 #pragma unroll 1
@@ -156,6 +162,12 @@ class Sm80Prefill {
                                                           thread_index());
     Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kLayout.wide + kWideTileBytes,
                                                           ring.values(block), thread_index());
+    bar_sync();
+  }
+  // All threads of the CTA rotate a block's keys in place.
+  LAZYROPE_DEVICE static void rotate_raw_keys(SharedPtr keys, const BlockInfo& info) {
+    static_assert(!Product::kWidens);
+    rotate_keys<Spec, RingTeam, KvTile, kBlockKeys>(keys, info.position);
     bar_sync();
   }
   LAZYROPE_DEVICE SharedPtr keys_of(const Ring& ring, int32 block) const {
