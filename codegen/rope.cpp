@@ -17,27 +17,26 @@ namespace {
 constexpr double kLargest = 1e30;
 constexpr int kMultipleOf8From = 128;  // smaller rotary_dims are multiples of 4
 
-std::vector<double> no_frequencies(int, const RopeParameters&) { return {}; }
+std::vector<double> no_frequencies(const RopeSpec&) { return {}; }
 
 // Returns theta^(-2i / rotary_dim) for each pair i: RoFormer, arXiv 2104.09864, section 3.2.2.
-std::vector<double> plain_frequencies(int rotary_dim, double theta) {
+std::vector<double> plain_frequencies(const RopeSpec& rope) {
+  const int rotary_dim = rope.rotary_dim;
+  const double theta = rope.parameters.at("theta");
   std::vector<double> w(static_cast<std::size_t>(rotary_dim / 2));
   for (std::size_t i = 0; i < w.size(); ++i)
     w[i] = std::pow(theta, -2.0 * static_cast<double>(i) / rotary_dim);
   return w;
 }
 
-std::vector<double> default_frequencies(int rotary_dim, const RopeParameters& p) {
-  return plain_frequencies(rotary_dim, p.at("theta"));
-}
-
 // Llama 3.1 divides the frequencies of long waves by `factor` and keeps those of short waves.
 // Between them it interpolates ("The Llama 3 Herd of Models", and the published reference code).
-std::vector<double> llama3_frequencies(int rotary_dim, const RopeParameters& p) {
+std::vector<double> llama3_frequencies(const RopeSpec& rope) {
+  const RopeParameters& p = rope.parameters;
   const double context = p.at("original_max_position_embeddings");
   const double low = p.at("low_freq_factor");
   const double high = p.at("high_freq_factor");
-  std::vector<double> w = plain_frequencies(rotary_dim, p.at("theta"));
+  std::vector<double> w = plain_frequencies(rope);
   for (double& x : w) {
     const double wavelength = 2.0 * std::numbers::pi / x;
     const double smooth = std::clamp((context / wavelength - low) / (high - low), 0.0, 1.0);
@@ -55,9 +54,9 @@ void check_llama3(const RopeParameters& p) {
 }
 
 // Divides all frequencies by `factor`: position interpolation, arXiv 2306.15595.
-std::vector<double> linear_frequencies(int rotary_dim, const RopeParameters& p) {
-  std::vector<double> w = plain_frequencies(rotary_dim, p.at("theta"));
-  for (double& x : w) x /= p.at("factor");
+std::vector<double> linear_frequencies(const RopeSpec& rope) {
+  std::vector<double> w = plain_frequencies(rope);
+  for (double& x : w) x /= rope.parameters.at("factor");
   return w;
 }
 
@@ -73,7 +72,9 @@ constexpr double kBetaSlow = 1.0;
 // original context keep their frequency. The frequencies of pairs that make fewer than beta_slow
 // are divided by `factor`. Between them the divisor is interpolated over the index of the pair, as
 // in the published code.
-std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
+std::vector<double> yarn_frequencies(const RopeSpec& rope) {
+  const int rotary_dim = rope.rotary_dim;
+  const RopeParameters& p = rope.parameters;
   const double theta = p.at("theta");
   const double context = p.at("original_max_position_embeddings");
   const auto pair_of = [&](double revolutions) {
@@ -89,11 +90,19 @@ std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
   first = std::max(first, 0.0);
   last = std::min(last, rotary_dim - 1.0);
   if (first == last) last += 0.001;
-  std::vector<double> w = plain_frequencies(rotary_dim, theta);
+  std::vector<double> w = plain_frequencies(rope);
   for (std::size_t i = 0; i < w.size(); ++i) {
     const double slowed = std::clamp((static_cast<double>(i) - first) / (last - first), 0.0, 1.0);
     w[i] *= slowed / p.at("factor") + (1.0 - slowed);
   }
+  return w;
+}
+
+// Divides the frequency of each pair by a number of its own: LongRoPE, arXiv 2402.13753, section 3.
+std::vector<double> longrope_frequencies(const RopeSpec& rope) {
+  std::vector<double> w = plain_frequencies(rope);
+  const std::vector<double>& factors = rope.lists.at("factors");
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] /= factors[i];
   return w;
 }
 
@@ -176,12 +185,12 @@ std::vector<RopeVariant> built_in() {
            "column i rotates with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
        .pairing = kHalf,
        .parameters = {theta(), attention_factor()},
-       .frequencies = default_frequencies},
+       .frequencies = plain_frequencies},
       {.name = "gptj",
        .meaning = "column 2i rotates with column 2i + 1 (RoFormer, GPT-J, GLM, Cohere)",
        .pairing = kInterleaved,
        .parameters = {theta(), attention_factor()},
-       .frequencies = default_frequencies},
+       .frequencies = plain_frequencies},
       {.name = "linear",
        .meaning = "neox with positions divided by a factor",
        .pairing = kHalf,
@@ -201,6 +210,13 @@ std::vector<RopeVariant> built_in() {
        .frequencies = yarn_frequencies,
        .attention_factor = yarn_attention_factor,
        .check = check_yarn},
+      {.name = "longrope",
+       .meaning = "neox with a divisor for each pair: LongRoPE's short or long list (Phi-3 and "
+                  "Phi-4-mini beyond 4k)",
+       .pairing = kHalf,
+       .parameters = {theta(), attention_factor()},
+       .frequencies = longrope_frequencies,
+       .lists = {{"factors", "divisor of the frequency of each pair", 1e-3, 1e6}}},
   };
 }
 
@@ -212,6 +228,33 @@ Registry<RopeVariant>& rope_registry() {
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
 [[gnu::constructor]] void load_rope_registry() { (void)rope_registry(); }
+
+void validate_length(const RopeVariant& row, const RopeList& list, std::size_t given,
+                     int rotary_dim) {
+  if (std::cmp_not_equal(given, rotary_dim / 2))
+    throw SpecError(
+        fmt::format("rope \"{}\": {} has {} numbers with rotary_dim = {}; it must have {}, one for "
+                    "each pair of columns",
+                    row.name, list.name, given, rotary_dim, rotary_dim / 2));
+}
+
+void validate_lists(const RopeVariant& row, const RopeSpec& rope) {
+  for (const RopeList& list : row.lists) {
+    const auto given = rope.lists.find(list.name);
+    if (given == rope.lists.end())
+      throw SpecError(
+          fmt::format("rope \"{}\" needs the list {} ({})", row.name, list.name, list.meaning));
+    validate_length(row, list, given->second.size(), rope.rotary_dim);
+    for (std::size_t i = 0; i < given->second.size(); ++i)
+      if (!(given->second[i] >= list.min && given->second[i] <= list.max))
+        throw SpecError(fmt::format("rope \"{}\": {}[{}] = {}, allowed are {} to {}", row.name,
+                                    list.name, i, given->second[i], list.min, list.max));
+  }
+  for (const auto& [name, values] : rope.lists)
+    if (std::ranges::find(row.lists, name, &RopeList::name) == row.lists.end())
+      throw SpecError(fmt::format("rope \"{}\" has no list {} (given {} numbers)", row.name, name,
+                                  values.size()));
+}
 
 }  // namespace
 
@@ -229,6 +272,7 @@ void validate(const RopeSpec& rope, int head_dim) {
     if (rope.rotary_dim != 0)
       throw SpecError(
           fmt::format("rope \"none\" with rotary_dim = {}; it must be 0", rope.rotary_dim));
+    validate_lists(row, rope);
     return;
   }
   // A unit has two or four pairs, and the units of a row must not exceed the lanes of a warp:
@@ -239,6 +283,7 @@ void validate(const RopeSpec& rope, int head_dim) {
         fmt::format("rotary_dim = {} with head_dim = {}; allowed are multiples of 4 up to "
                     "head_dim; from {} on, multiples of 8",
                     rope.rotary_dim, head_dim, kMultipleOf8From));
+  validate_lists(row, rope);
 }
 
 }  // namespace lazyrope

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,14 +12,25 @@ namespace lazyrope {
 
 using RopeParameter = Parameter<double>;
 using RopeParameters = Parameters<double>;
+// Lists of numbers by name. A list has a number for each rotated pair.
+using RopeLists = std::map<std::string, std::vector<double>, std::less<>>;
 
 // The RoPE of a spec: the name of a registry row and the values of its parameters.
 struct RopeSpec {
   std::string variant = "none";
   int rotary_dim = 0;  // columns that are rotated, from column 0 on; 0: none
   RopeParameters parameters = {};
+  RopeLists lists = {};
 
   bool operator==(const RopeSpec&) const = default;
+};
+
+// A parameter of a variant with a number for each rotated pair. A list is always required.
+struct RopeList {
+  std::string name;
+  std::string meaning;
+  double min;
+  double max;
 };
 
 // A RoPE variant: a row of the registry and, if its pairing is new, a file in templates/ops/rope.
@@ -27,8 +39,8 @@ struct RopeVariant {
   std::string meaning;
   std::string pairing;  // the template file that says which columns are rotated together
   std::vector<RopeParameter> parameters;
-  // Returns the radians per token of each pair, rotary_dim / 2 of them.
-  std::function<std::vector<double>(int rotary_dim, const RopeParameters&)> frequencies;
+  // Returns the radians per token of each pair, rotary_dim / 2 of them. The spec is valid.
+  std::function<std::vector<double>(const RopeSpec&)> frequencies;
   // Returns the factor that multiplies the rotated pairs of queries and of keys once each.
   std::function<double(const RopeParameters&)> attention_factor = [](const RopeParameters& given) {
     const auto it = given.find("attention_factor");
@@ -36,6 +48,7 @@ struct RopeVariant {
   };
   // Throws SpecError if parameters that are each in range do not fit together.
   std::function<void(const RopeParameters&)> check = [](const RopeParameters&) {};
+  std::vector<RopeList> lists = {};
 };
 
 // Returns the row with this name. Throws SpecError, which lists the known names, if there is none.

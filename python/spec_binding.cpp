@@ -21,20 +21,23 @@ struct PyRope {
   std::string variant;
   std::optional<int> rotary_dim;
   RopeParameters parameters;
+  RopeLists lists;
 
   RopeSpec spec(int head_dim) const {
-    return {variant, rotary_dim.value_or(variant == "none" ? 0 : head_dim), parameters};
+    return {variant, rotary_dim.value_or(variant == "none" ? 0 : head_dim), parameters, lists};
   }
   bool operator==(const PyRope&) const = default;
 };
 
 py::dict arguments_of(const PyRope& rope) {
-  return py::dict(py::arg("variant") = rope.variant, py::arg("rotary_dim") = rope.rotary_dim,
-                  py::arg("parameters") = rope.parameters);
+  py::dict arguments(py::arg("variant") = rope.variant, py::arg("rotary_dim") = rope.rotary_dim,
+                     py::arg("parameters") = rope.parameters);
+  if (!rope.lists.empty()) arguments["lists"] = rope.lists;
+  return arguments;
 }
 
 PyRope rope_of(const AttentionSpec& spec) {
-  return {spec.rope.variant, spec.rope.rotary_dim, spec.rope.parameters};
+  return {spec.rope.variant, spec.rope.rotary_dim, spec.rope.parameters, spec.rope.lists};
 }
 
 // Returns "half" for ops/rope/half.cuh.
@@ -154,15 +157,16 @@ void bind_registries(py::module_& module) {
 void bind_rope(py::module_& module) {
   py::class_<PyRope> rope_type(module, "Rope");
   rope_type
-      .def(py::init(
-               [](std::string variant, std::optional<int> rotary_dim, RopeParameters parameters) {
-                 return PyRope{std::move(variant), rotary_dim, std::move(parameters)};
-               }),
+      .def(py::init([](std::string variant, std::optional<int> rotary_dim,
+                       RopeParameters parameters, RopeLists lists) {
+             return PyRope{std::move(variant), rotary_dim, std::move(parameters), std::move(lists)};
+           }),
            py::arg("variant"), py::arg("rotary_dim") = py::none(),
-           py::arg("parameters") = py::dict())
+           py::arg("parameters") = py::dict(), py::arg("lists") = py::dict())
       .def_readonly("variant", &PyRope::variant)
       .def_readonly("rotary_dim", &PyRope::rotary_dim)
-      .def_readonly("parameters", &PyRope::parameters);
+      .def_readonly("parameters", &PyRope::parameters)
+      .def_readonly("lists", &PyRope::lists);
   define_value(rope_type, [](const PyRope& rope) { return arguments_of(rope); });
 }
 
@@ -218,9 +222,7 @@ void bind_spec(py::module_& module) {
       .def_readonly("temperature", &AttentionSpec::temperature)
       .def_property_readonly(
           "frequencies",
-          [](const AttentionSpec& s) {
-            return rope_variant(s.rope.variant).frequencies(s.rope.rotary_dim, s.rope.parameters);
-          })
+          [](const AttentionSpec& s) { return rope_variant(s.rope.variant).frequencies(s.rope); })
       .def_property_readonly(
           "attention_factor",
           [](const AttentionSpec& s) {

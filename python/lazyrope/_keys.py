@@ -58,6 +58,8 @@ def _model_fields(spec: AttentionSpec, num_layers: int, model: str, dtype: torch
     yield from (model, str(dtype), spec.key_form, rope.variant, *map(str, numbers))
     for name, value in sorted(rope.parameters.items()):
         yield from (name, value.hex())
+    for name, values in sorted(rope.lists.items()):
+        yield from (name, *(value.hex() for value in values))
 
 
 def _add(digest: hashlib._Hash, field: bytes) -> None:

@@ -1,6 +1,6 @@
 """Describes specs, a part of _core.pyi. This module does not exist at run time: import the names from lazyrope."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, Protocol, final, type_check_only
 
@@ -15,13 +15,20 @@ class _Dtype(Protocol):
 class Rope:
     """A RoPE variant with its parameters. :mod:`lazyrope.rope` has a function for each variant."""
 
-    def __init__(self, variant: str, rotary_dim: int | None = None, parameters: Mapping[str, float] = {}) -> None:
+    def __init__(
+        self,
+        variant: str,
+        rotary_dim: int | None = None,
+        parameters: Mapping[str, float] = {},
+        lists: Mapping[str, Sequence[float]] = {},
+    ) -> None:
         """
         Args:
-            variant: "none", "neox", "gptj", "linear", "llama3" or "yarn".
+            variant: "none", "neox", "gptj", "linear", "llama3", "yarn" or "longrope".
             rotary_dim: The number of columns that are rotated, from column 0 on. It is a multiple of 4; from 128 on, of
                 8. None: head_dim.
             parameters: The variant's parameters by name. AttentionSpec refuses missing and unknown ones.
+            lists: The variant's lists by name. A list has a number for each rotated pair, rotary_dim / 2 of them.
         """
 
     @property
@@ -30,6 +37,8 @@ class Rope:
     def rotary_dim(self) -> int | None: ...
     @property
     def parameters(self) -> dict[str, float]: ...
+    @property
+    def lists(self) -> dict[str, list[float]]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __getstate__(self) -> dict[str, Any]: ...

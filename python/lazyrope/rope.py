@@ -12,10 +12,12 @@ All functions but :func:`none` take these two arguments:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ._checks import checked
 from ._core import Rope
 
-__all__ = ["Rope", "gptj", "linear", "llama3", "neox", "none", "yarn"]
+__all__ = ["Rope", "gptj", "linear", "llama3", "longrope", "neox", "none", "yarn"]
 
 
 @checked
@@ -147,6 +149,29 @@ def yarn(
         truncate=float(truncate),
         **given,
     )
+
+
+@checked
+def longrope(
+    theta: float = 10000.0,
+    *,
+    factors: Sequence[float],
+    rotary_dim: int | None = None,
+    attention_factor: float = 1.0,
+) -> Rope:
+    """Returns :func:`neox` with a divisor for each pair (LongRoPE, arXiv 2402.13753), as long Phi-3 and Phi-4-mini have.
+
+    Models have two lists: one for requests within the original context, and one for longer requests. A spec has one of
+    them, because stored keys are rotated with it. :meth:`AttentionSpec.from_hf` chooses by ``max_model_len``.
+
+    Args:
+        theta: The base of the frequencies.
+        factors: The divisor of each pair's frequency, 0.001 to 1e6: rotary_dim / 2 numbers.
+        rotary_dim: The number of rotated columns. None: head_dim.
+        attention_factor: The factor of rotated pairs.
+    """
+    rope = _rope("longrope", rotary_dim, attention_factor, theta=theta)
+    return Rope(rope.variant, rope.rotary_dim, rope.parameters, {"factors": [float(x) for x in factors]})
 
 
 def _rope(variant: str, rotary_dim: int | None, attention_factor: float, /, **parameters: float) -> Rope:

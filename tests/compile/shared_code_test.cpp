@@ -41,6 +41,7 @@ std::vector<Case> few_cases() {
   return {{"sm_90a", KernelKind::kAttendDecode, "llama3"},
           {"sm_80", KernelKind::kAttendPrefill, "yarn"},
           {"sm_90a", KernelKind::kAppend, "gptj"},
+          {"sm_90a", KernelKind::kAttendPrefill, "longrope"},
           {"sm_80", KernelKind::kReposition, "linear"}};
 }
 

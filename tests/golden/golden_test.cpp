@@ -38,6 +38,7 @@ std::vector<Golden> goldens() {
       {"none_sm_86", "sm_86", {64, 8, kBf16, {}, "full", kRaw, kLocal, kRaw}},
       {"partial_sm_100", "sm_100", {128, 16, kBf16, neox(32), "causal", kRaw, kLocal, kRaw}},
       {"full_sm_120", "sm_120", {64, 3, kFp16, llama3(64), "full", kRaw, kLocal, kRotated}},
+      {"longrope_sm_90a", "sm_90a", {128, 3, kBf16, longrope(96), "causal", kRaw, kLocal, kRaw}},
       {"neox_emulated", "emu:sm_80", {128, 7, kFp16, neox(128), "causal", kRaw, kLocal, kRaw}}};
 }
 

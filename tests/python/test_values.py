@@ -21,6 +21,8 @@ def specs() -> list[lazyrope.AttentionSpec]:
         {"rope": rope.neox()},
         {"rope": rope.none(), "dtype": "float16"},
         {"rope": rope.llama3(rotary_dim=32, attention_factor=1.25)},
+        {"rope": rope.longrope(factors=[1.0] * 32)},
+        {"rope": rope.longrope(factors=[1.0 + i / 7 for i in range(32)], attention_factor=1.19)},
         {"rope": rope.neox(), "scale": 0.1, "softcap": 30.5, "sinks": True},
         {"rope": rope.neox(), "mask": "sliding_window", "window": 100},
         {"rope": rope.neox(), "mask": "chunked", "chunk": 100},

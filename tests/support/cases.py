@@ -29,6 +29,7 @@ ROPES = {
     "linear": lambda head_dim: lazyrope.rope.linear(10000.0, factor=4.0),
     "llama3": lambda head_dim: lazyrope.rope.llama3(),
     "yarn": lambda head_dim: lazyrope.rope.yarn(150000.0, factor=32.0, original_max_position_embeddings=4096),
+    "longrope": lambda head_dim: lazyrope.rope.longrope(factors=[1.0 + i / 4 for i in range(head_dim // 2)]),
     "partial neox": lambda head_dim: lazyrope.rope.neox(10000.0, rotary_dim=partial_rotary_dim(head_dim)),
     "partial gptj": lambda head_dim: lazyrope.rope.gptj(10000.0, rotary_dim=partial_rotary_dim(head_dim)),
     "attention factor": lambda head_dim: lazyrope.rope.neox(10000.0, attention_factor=1.25),

@@ -30,6 +30,14 @@ inline RopeSpec yarn(int rotary_dim) {
            {"attention_factor", 1.0}}};
 }
 
+// Returns LongRoPE with divisors that grow from 1 to 16, about those of Phi-3's long list.
+inline RopeSpec longrope(int rotary_dim) {
+  std::vector<double> factors;
+  for (int pair = 0; pair < rotary_dim / 2; ++pair)
+    factors.push_back(1.0 + 30.0 * pair / rotary_dim);
+  return {"longrope", rotary_dim, {{"theta", 10000.0}}, {{"factors", factors}}};
+}
+
 // Returns a valid spec of a RoPE variant. Each new variant needs an example here.
 inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
   if (variant == "none") return {};
@@ -38,6 +46,7 @@ inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
   if (variant == "linear") return {"linear", rotary_dim, {{"theta", 10000.0}, {"factor", 4.0}}};
   if (variant == "llama3") return llama3(rotary_dim);
   if (variant == "yarn") return yarn(rotary_dim);
+  if (variant == "longrope") return longrope(rotary_dim);
   throw std::logic_error("tests/support/specs.h has no example of rope \"" + variant + "\"");
 }
 

@@ -171,6 +171,32 @@ TEST(Render, FrequenciesAreFractionsOfARevolution) {
       << source.substr(source.find("kRevolutionsPerToken[]"), 80);
 }
 
+// Returns the cosine and the sine that templates/ops/rotate.cuh takes for a position, before the
+// instructions' own errors of 2^-20.9 (PTX ISA, "sin").
+std::pair<float, float> rotation_at(std::uint64_t position, std::uint64_t revolutions_per_token) {
+  constexpr float kRadians = 1.46291807926715968e-9f;  // 2 pi / 2^32
+  const auto upper = static_cast<std::int32_t>((position * revolutions_per_token) >> 32);
+  const float angle = static_cast<float>(upper) * kRadians;
+  return {std::cos(angle), std::sin(angle)};
+}
+
+TEST(Render, LongRopeIsAccurateAtLongPositions) {
+  KernelSpec spec = base_spec();
+  spec.rope = longrope(spec.head_dim);
+  const RopeTable table = render_for(KernelKind::kAppend, spec).rope_table;
+  ASSERT_EQ(std::ssize(table), spec.head_dim / 2);
+  const long double error_of_instructions = std::exp2(-20.9L);
+  for (const std::uint64_t position : {1U, 4095U, 4097U, 65536U, 131071U, 131072U})
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      const long double exponent = -2.0L * static_cast<long double>(i) / spec.head_dim;
+      const long double angle = static_cast<long double>(position) * std::pow(10000.0L, exponent) /
+                                spec.rope.lists.at("factors")[i];
+      const auto [cosine, sine] = rotation_at(position, table[i]);
+      EXPECT_LT(std::abs(cosine - std::cos(angle)) + error_of_instructions, 1e-6L) << position;
+      EXPECT_LT(std::abs(sine - std::sin(angle)) + error_of_instructions, 1e-6L) << position;
+    }
+}
+
 TEST(Mask, AnUnknownNameIsAnErrorThatListsTheKnownNames) {
   EXPECT_TRUE(throws<SpecError>([] { mask_variant("window"); },
                                 {"mask \"window\" is unknown; there are: causal, full"}));

@@ -14,7 +14,7 @@ namespace {
 constexpr long double kPi = std::numbers::pi_v<long double>;
 
 std::vector<double> frequencies_of(const RopeSpec& rope) {
-  return rope_variant(rope.variant).frequencies(rope.rotary_dim, rope.parameters);
+  return rope_variant(rope.variant).frequencies(rope);
 }
 
 long double plain(int i, int rotary_dim, long double theta) {
@@ -127,6 +127,40 @@ TEST(Rope, LinearDividesPositions) {
   const std::vector<double> plain = frequencies_of(neox(64));
   const std::vector<double> slow = frequencies_of(example_rope("linear", 64));
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_DOUBLE_EQ(slow[i], plain[i] / 4);
+}
+
+TEST(Rope, LongRopeDividesEachFrequency) {
+  for (const int rotary_dim : {32, 96, 128}) {
+    const RopeSpec rope = longrope(rotary_dim);
+    const std::vector<double> w = frequencies_of(rope);
+    ASSERT_EQ(std::ssize(w), rotary_dim / 2);
+    for (int i = 0; i < rotary_dim / 2; ++i) {
+      const auto pair = static_cast<std::size_t>(i);
+      expect_relative(w[pair], plain(i, rotary_dim, 10000.0L) / rope.lists.at("factors")[pair], i);
+    }
+  }
+}
+
+TEST(Rope, AListHasANumberForEachPair) {
+  const auto refuses = [](const RopeSpec& rope, const std::string& says) {
+    return throws<SpecError>([&] { validate(rope, 64); }, {says});
+  };
+  RopeSpec rope = longrope(64);
+  EXPECT_NO_THROW(validate(rope, 64));
+  rope.lists["factors"].pop_back();
+  EXPECT_TRUE(refuses(rope, "factors has 31 numbers with rotary_dim = 64; it must have 32"));
+  rope.lists["factors"].push_back(0.0);
+  EXPECT_TRUE(refuses(rope, "factors[31] = 0, allowed are 0.001 to 1000000"));
+  rope.lists["factors"].back() = std::nan("");
+  EXPECT_TRUE(refuses(rope, "factors[31] = nan, allowed are"));
+  rope.lists.clear();
+  EXPECT_TRUE(refuses(rope, "rope \"longrope\" needs the list factors"));
+  rope = neox(64);
+  rope.lists["factors"] = {1.0};
+  EXPECT_TRUE(refuses(rope, "rope \"neox\" has no list factors (given 1 numbers)"));
+  rope = {};
+  rope.lists["factors"] = {};
+  EXPECT_TRUE(refuses(rope, "rope \"none\" has no list factors"));
 }
 
 TEST(Rope, EveryParameterOfLlama3IsNeededAndHasBounds) {
