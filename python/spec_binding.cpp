@@ -10,6 +10,7 @@
 #include "python/log_bridge.h"
 #include "runtime/spec/model_config.h"
 #include "runtime/spec/spec.h"
+#include "runtime/spec/type_table.h"
 
 namespace lazyrope {
 namespace {
@@ -98,9 +99,10 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
 
 AttentionSpec spec_from_hf(const py::object& config, const py::object& dtype,
                            const std::string& query_form, std::optional<int> layer,
-                           const py::object& kv_dtype, bool batch_invariant, int ranks) {
+                           const py::object& kv_dtype, bool batch_invariant, int ranks,
+                           std::optional<int> max_model_len) {
   const auto name = dtype.is_none() ? std::nullopt : std::optional(dtype_name(dtype));
-  AttentionSpec spec = attention_spec_from_hf(config_text(config), name, layer);
+  AttentionSpec spec = attention_spec_from_hf(config_text(config), name, layer, max_model_len);
   spec.query_form = spec.append_form = rope_form_from(query_form);
   spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
   spec.batch_invariant = batch_invariant;
@@ -147,11 +149,21 @@ std::map<std::string, std::string> meanings(const std::vector<Row>& rows) {
   return result;
 }
 
+// Returns what from_hf reads for each model type, by its name.
+py::dict described_types() {
+  py::dict types;
+  for (const TypeDescription& type : model_type_table())
+    types[py::str(type.name)] =
+        py::dict(py::arg("heads") = type.heads, py::arg("windows") = type.windows,
+                 py::arg("rope") = type.rope, py::arg("notes") = type.notes);
+  return types;
+}
+
 void bind_registries(py::module_& module) {
   module.def("head_dims", &supported_head_dims);
   module.def("rope_variants", [] { return meanings(rope_variants()); });
   module.def("masks", [] { return meanings(mask_variants()); });
-  module.def("model_types", &model_types_of_hf);
+  module.def("model_types", &described_types);
 }
 
 void bind_rope(py::module_& module) {
@@ -197,7 +209,7 @@ void bind_spec(py::module_& module) {
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("layer") = py::none(), py::arg("kv_dtype") = py::none(),
                   py::arg("batch_invariant") = false, py::arg("tensor_parallel") = 1,
-                  py::call_guard<LogDelivery>())
+                  py::arg("max_model_len") = py::none(), py::call_guard<LogDelivery>())
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)

@@ -54,7 +54,8 @@ RopeParameters default_parameters(const std::string& variant) {
         {"low_freq_factor", 1},
         {"high_freq_factor", 4},
         {"original_max_position_embeddings", 8192}}},
-      {"yarn", {{"theta", 1e4}}}};
+      {"yarn", {{"theta", 1e4}}},
+      {"longrope", {{"theta", 1e4}}}};
   const auto found = kDefaults.find(variant);
   return found == kDefaults.end() ? RopeParameters() : found->second;
 }
@@ -71,6 +72,7 @@ std::string rope_parameter_names() {
                           ? parameter.name
                           : fmt::format("{}={}", parameter.name, found->second));
     }
+    for (const RopeList& list : row.lists) names.push_back(list.name + "=N,N,...");
     if (!names.empty()) text += fmt::format("\n{}: {}", row.name, fmt::join(names, ", "));
   }
   return text;
@@ -158,37 +160,69 @@ std::string model_name(const fs::path& file) {
 
 // Returns the distinct specs of the model's layers.
 std::vector<AttentionSpec> model_specs(const fs::path& file,
-                                       const std::optional<std::string>& dtype) {
+                                       const std::optional<std::string>& dtype,
+                                       std::optional<int> max_model_len) {
   const std::string text = read_config_file(file);
   try {
     std::vector<AttentionSpec> specs;
-    for (AttentionSpec& spec : attention_specs_from_hf(text, dtype))
-      if (std::ranges::find(specs, spec) == specs.end()) specs.push_back(std::move(spec));
+    for (std::optional<AttentionSpec>& spec : attention_specs_from_hf(text, dtype, max_model_len))
+      if (spec && std::ranges::find(specs, *spec) == specs.end()) specs.push_back(std::move(*spec));
+    if (specs.empty()) throw SpecError("none of its layers has attention");
     return specs;
   } catch (const SpecError& error) {
     throw SpecError(fmt::format("{}: {}", file.string(), error.what()));
   }
 }
 
-std::pair<std::string, double> rope_parameter(std::string_view text) {
-  const std::size_t equals = text.find('=');
-  if (equals != std::string_view::npos && equals > 0) {
-    const char* const end = text.data() + text.size();
-    double value = 0;
-    const auto [stop, error] = std::from_chars(text.data() + equals + 1, end, value);
-    if (error == std::errc() && stop == end) return {std::string(text.substr(0, equals)), value};
-  }
+[[noreturn]] void refuse_rope_parameter(std::string_view text) {
   throw UsageError(
-      fmt::format("--rope-param: \"{}\" is not KEY=NUMBER, such as theta=500000", text));
+      fmt::format("--rope-param: \"{}\" is not KEY=NUMBER, such as theta=500000, or "
+                  "KEY=NUMBER,NUMBER,... for a "
+                  "list",
+                  text));
 }
 
-RopeParameters rope_parameters(const SpecOptions& options) {
-  RopeParameters parameters;
-  for (const std::string& text : options.rope_parameters)
-    if (const auto [it, is_new] = parameters.insert(rope_parameter(text)); !is_new)
-      throw UsageError(fmt::format("--rope-param: {} is given twice", it->first));
-  parameters.merge(default_parameters(options.rope.value()));
-  return parameters;
+// Returns the numbers of "1,2.5".
+std::optional<std::vector<double>> numbers_of(std::string_view text) {
+  std::vector<double> numbers;
+  const char* const end = text.data() + text.size();
+  for (const char* begin = text.data();; ++begin) {
+    const auto [stop, error] = std::from_chars(begin, end, numbers.emplace_back());
+    if (error != std::errc()) return std::nullopt;
+    if (stop == end) return numbers;
+    if (*stop != ',') return std::nullopt;
+    begin = stop;
+  }
+}
+
+// Returns whether the parameter is a list of the variant. An unknown variant has none.
+bool is_list(const std::string& variant, std::string_view name) {
+  for (const RopeVariant& row : rope_variants())
+    if (row.name == variant &&
+        std::ranges::find(row.lists, name, &RopeList::name) != row.lists.end())
+      return true;
+  return false;
+}
+
+void read_rope_parameter(std::string_view text, RopeSpec& rope) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos || equals == 0) refuse_rope_parameter(text);
+  const auto numbers = numbers_of(text.substr(equals + 1));
+  const std::string name(text.substr(0, equals));
+  const bool is_of_list = is_list(rope.variant, name);
+  if (!numbers || (!is_of_list && numbers->size() != 1)) refuse_rope_parameter(text);
+  const bool is_new = is_of_list ? rope.lists.emplace(name, *numbers).second
+                                 : rope.parameters.emplace(name, numbers->front()).second;
+  if (!is_new) throw UsageError(fmt::format("--rope-param: {} is given twice", name));
+}
+
+RopeSpec rope_of(const SpecOptions& options, int head_dim) {
+  RopeSpec rope;
+  rope.variant = options.rope.value();
+  rope.rotary_dim = options.rotary_dim.value_or(rope.variant == "none" ? 0 : head_dim);
+  for (const std::string& text : options.rope_parameters) read_rope_parameter(text, rope);
+  rope.parameters.merge(default_parameters(rope.variant));
+  return rope;
 }
 
 // Returns what `make` returns. A SpecError is then about the options' values: wrong usage.
@@ -215,9 +249,7 @@ AttentionSpec spec_of_fields(const SpecOptions& options) {
   spec.head_dim = options.head_dim.value();
   spec.num_q_heads = options.q_heads.value();
   spec.num_kv_heads = options.kv_heads.value();
-  spec.rope = {options.rope.value(),
-               options.rotary_dim.value_or(options.rope.value() == "none" ? 0 : spec.head_dim),
-               rope_parameters(options)};
+  spec.rope = rope_of(options, spec.head_dim);
   if (options.dtype) spec.dtype = dtype_from(*options.dtype);
   return spec;
 }
@@ -268,6 +300,12 @@ void add_spec_options(CLI::App& app, SpecOptions& options) {
                      "Hugging Face config.json, or its directory; may be repeated")
           ->option_text("FILE ...")
           ->group(kModelGroup);
+  app.add_option("--max-model-len", options.max_model_len,
+                 "The most tokens of a request (default: the model's); it\nchooses the list of "
+                 "LongRoPE")
+      ->option_text("N")
+      ->group(kModelGroup)
+      ->needs(models);
   add_field_options(app, options, models);
   add_shared_options(app, options);
 }
@@ -277,7 +315,7 @@ std::vector<NamedSpec> specs_of(const SpecOptions& options) {
   if (options.dtype) (void)as_usage([&] { return dtype_from(*options.dtype); });
   for (const std::string& model : options.models) {
     const fs::path file = config_file(model);
-    for (const AttentionSpec& spec : model_specs(file, options.dtype))
+    for (const AttentionSpec& spec : model_specs(file, options.dtype, options.max_model_len))
       specs.push_back({unused_name(model_name(file), specs),
                        as_usage([&] { return with_shared_options(spec, options); })});
   }

@@ -14,6 +14,7 @@ namespace lazyrope {
 // The options that describe attentions: --model, or the fields of one attention.
 struct SpecOptions {
   std::vector<std::string> models;
+  std::optional<int> max_model_len;
   int tensor_parallel = 1;
   std::optional<int> head_dim;
   std::optional<int> q_heads;

@@ -152,14 +152,15 @@ class AttentionSpec:
         kv_dtype: Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"] | _Dtype | type[Any] | None = None,
         batch_invariant: bool = False,
         tensor_parallel: int = 1,
+        max_model_len: int | None = None,
     ) -> AttentionSpec:
         """Returns the attention of a Hugging Face model.
 
         The attention is that which transformers makes of the config, with its defaults. Keys that transformers ignores
-        for the model type are ignored, and logged at level debug.
+        for the model type are ignored, and logged at level debug. Of a model of images or audio, the attention is that
+        of its text_config, which is logged at level info.
 
-        Known models are Llama, Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, GPT-J, GPT-NeoX, Falcon, StarCoder 2, SmolLM 2
-        and 3, OLMo 2 and gpt-oss.
+        :func:`lazyrope.model_types` returns the known model types.
 
         Args:
             config: A path to a config.json or to its directory, a dict, or a config object of transformers (any object
@@ -167,16 +168,22 @@ class AttentionSpec:
             dtype: "bfloat16" or "float16", or a dtype of that name. The default is the config's own.
             query_form: "raw", or "rotated" if the model rotates queries and keys before it calls the attention, as the
                 models of transformers do.
-            layer: The layer's number, from 0. It is needed for models whose layers differ, for example in their
-                sliding window.
+            layer: The layer's number, from 0. It is needed for models whose layers with attention differ, for example
+                in their sliding window.
             kv_dtype: The type of the pool: "float8_e4m3fn" or "float8_e5m2". The default is dtype.
             batch_invariant: If True, the other requests of a step change no bit of a request's output.
             tensor_parallel: The number of ranks that divide the heads. The spec is that of one rank, with an equal
                 share of the heads. If there are fewer KV heads than ranks, each KV head is on several ranks.
+            max_model_len: The most tokens of a request: documents, prompt and new tokens. LongRoPE has its long list if
+                this is more than the original context, else its short list. The default is the config's
+                max_position_embeddings.
 
         Raises:
             SpecError: The config has an unknown model type or RoPE type, or a key that would change the result; the
-                message names it. Or layers differ and none is given, or the heads cannot be divided among the ranks.
+                message names it. Or layers differ and none is given, or the layer has no attention, as the recurrent
+                layers of hybrid models. Or the heads cannot be divided among the ranks. Or the frequencies would depend
+                on the length of each request, as those of dynamic NTK scaling do for a max_model_len beyond
+                max_position_embeddings.
                 Or the config cannot be read: the file does not exist, is no JSON, has more than 8 MiB, or nests lists
                 and objects more than 64 deep.
         """
@@ -250,5 +257,9 @@ def rope_variants() -> dict[str, str]:
 def masks() -> dict[str, str]:
     """Returns the meaning of each mask, by name."""
 
-def model_types() -> list[str]:
-    """Returns the model types that :meth:`AttentionSpec.from_hf` knows, as config.json names them."""
+def model_types() -> dict[str, dict[str, str]]:
+    """Returns what :meth:`AttentionSpec.from_hf` reads for each known model type, by its name in config.json.
+
+    The keys of a description are "heads" (the rule of KV heads and head_dim), "windows" (the layers with a sliding
+    window), "rope" (the values of rope_type) and "notes".
+    """

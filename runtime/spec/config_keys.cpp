@@ -86,6 +86,7 @@ Json keys_read(const Json& given, const ModelType& type) {
       ignored.push_back(key);
   }
   rename_aliases(type, config);
+  if (type.complete != nullptr) type.complete(config);
   if (!ignored.empty())
     log_message(LogLevel::kDebug, "config.json: ignored keys, which do not change attention: {}",
                 json_excerpt(ignored));

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <string>
 
+#include "runtime/base/log.h"
+
 namespace lazyrope {
 namespace {
 
@@ -49,15 +51,61 @@ void choose_type(Json& rope) {
   rope.erase("type");
 }
 
-Json rope_parameters(const Json& config, const ModelType& model) {
-  Json rope = given_parameters(config, model);
+void check_is_object(const Json& rope) {
   if (!rope.is_object())
     refuse_config(fmt::format("rope parameters are {}; an object is expected", json_excerpt(rope)));
+}
+
+// Refuses rope_parameters without an object for each kind of layer. transformers does not read its
+// other keys.
+void check_names_of_kinds(const Json& by_kind, const ModelType& model) {
+  check_is_object(by_kind);
+  for (const auto& [key, value] : by_kind.items())
+    if (key != "full_attention" && key != "sliding_attention")
+      refuse_config(
+          fmt::format("rope_parameters has {} = {}; of model_type \"{}\" it has an object "
+                      "for each kind of layer: full_attention and sliding_attention",
+                      printable(key), json_excerpt(value), model.name));
+}
+
+// Returns the object with the parameters of the layers of a kind. As in transformers, rope_scaling
+// is that of the layers without a window, and its keys replace those of rope_parameters.
+Json given_parameters_of_kind(const Json& config, const ModelType& model, LayerKind kind) {
+  const char* const name = kind == LayerKind::kFull ? "full_attention" : "sliding_attention";
+  const Json given = config.value("rope_parameters", Json());
+  const Json by_kind =
+      given.is_null() ? model.defaults.value("rope_parameters", Json::object()) : given;
+  check_names_of_kinds(by_kind, model);
+  Json rope = by_kind.value(name, Json());
+  if (rope.is_null()) rope = {{"rope_type", "default"}};
+  check_is_object(rope);
+  if (kind == LayerKind::kFull && is_set(config, "rope_scaling")) {
+    check_is_object(config["rope_scaling"]);
+    rope.update(config["rope_scaling"]);
+  }
+  return rope;
+}
+
+Json theta_of(const Json& config, const ModelType& model, LayerKind kind) {
+  const bool is_of_window = model.has_rope_of_kinds && kind == LayerKind::kSliding;
+  const char* const key = is_of_window ? model.sliding_theta_key : model.theta_key;
+  if (key != nullptr && config.contains(key)) return config[key];
+  return is_of_window ? model.sliding_theta : model.theta;
+}
+
+Json rope_parameters(const Json& config, const ModelType& model, LayerKind kind) {
+  Json rope = model.has_rope_of_kinds ? given_parameters_of_kind(config, model, kind)
+                                      : given_parameters(config, model);
+  check_is_object(rope);
   remove_nulls(rope);
   choose_type(rope);
-  if (!rope.contains("rope_theta"))
-    rope["rope_theta"] =
-        config.contains(model.theta_key) ? config[model.theta_key] : Json(model.theta);
+  // transformers reads truncate outside of the object of a kind, where no config has it.
+  if (model.has_rope_of_kinds && rope.contains("truncate") && !flag(rope, "truncate"))
+    refuse_config(
+        "truncate = false of RoPE of a kind of layer: implementations of the model differ; remove "
+        "it");
+  for (const char* key : model.image_rope_keys) rope.erase(key);
+  if (!rope.contains("rope_theta")) rope["rope_theta"] = theta_of(config, model, kind);
   return rope;
 }
 
@@ -83,20 +131,32 @@ int rotary_dim(const Json& config, const ModelType& model, Json& rope, int head_
   return static_cast<int>(head_dim * fraction);
 }
 
+// What the parameters of a layer's RoPE depend on, besides the object that holds them.
+struct RopeContext {
+  const Json& config;
+  std::optional<int> max_model_len;
+  bool has_mscale;
+
+  double max_position_embeddings() const {
+    return required<double>(config, "max_position_embeddings");
+  }
+  // Returns the most tokens of a request.
+  double max_tokens() const { return max_model_len ? *max_model_len : max_position_embeddings(); }
+};
+
 // The context of the training run is the config's own key, or else that of `rope`, or else
 // max_position_embeddings.
-void complete_context(const Json& config, Json& rope) {
-  if (config.contains(kContext))
-    rope[kContext] = config[kContext];
+void complete_context(const RopeContext& context, Json& rope) {
+  if (context.config.contains(kContext))
+    rope[kContext] = context.config[kContext];
   else if (!rope.contains(kContext))
-    rope[kContext] = required<double>(config, "max_position_embeddings");
+    rope[kContext] = context.max_position_embeddings();
 }
 
 // transformers computes the factor if it is null, and requires the key.
-void complete_factor(const Json& config, Json& rope) {
+void complete_factor(const RopeContext& context, Json& rope) {
   if (rope.contains("factor") && rope["factor"].is_null())
-    rope["factor"] =
-        required<double>(config, "max_position_embeddings") / required<double>(rope, kContext);
+    rope["factor"] = context.max_position_embeddings() / required<double>(rope, kContext);
 }
 
 void complete_attention_factor(Json& rope) {
@@ -110,13 +170,82 @@ void complete_attention_factor(Json& rope) {
 }
 
 // Adds the parameters of YaRN that the config leaves out, with the defaults of transformers.
-void complete_yarn(const Json& config, Json& rope) {
-  complete_context(config, rope);
-  complete_factor(config, rope);
+void complete_yarn(const RopeContext& context, Json& rope) {
+  complete_context(context, rope);
+  complete_factor(context, rope);
   complete_attention_factor(rope);
   for (const char* key : {"beta_fast", "beta_slow"})
     if (rope.contains(key) && rope[key] == 0) rope.erase(key);
   if (rope.contains("truncate")) rope["truncate"] = flag(rope, "truncate") ? 1.0 : 0.0;
+}
+
+// transformers computes the attention factor of LongRoPE from the ratio of the two contexts, if
+// "factor" does not say it: arXiv 2402.13753, section 3.3.
+double attention_factor_of_longrope(const RopeContext& context, const Json& rope, double original) {
+  if (rope.contains("attention_factor")) return required<double>(rope, "attention_factor");
+  const double factor =
+      optional<double>(rope, "factor").value_or(context.max_position_embeddings() / original);
+  return factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(factor) / std::log(original));
+}
+
+// The models of PhiMoE have an attention factor of their own for each list. transformers 5.17
+// computes with the short list at any length, the models' own code with the long one, so there is
+// no answer beyond the original context.
+void use_mscale(Json& rope, bool is_long, double original) {
+  if (is_long)
+    refuse_config(fmt::format(
+        "rope_type \"longrope\" with short_mscale: implementations of the model differ beyond {0} "
+        "tokens; choose max_model_len={0} or less",
+        original));
+  rope["attention_factor"] = required<double>(rope, "short_mscale");
+  rope.erase("short_mscale");
+  rope.erase("long_mscale");
+}
+
+Json list_of_numbers(const Json& rope, const char* key) {
+  if (!is_set(rope, key)) config_json::refuse_missing(key);
+  const auto is_number = [](const Json& value) { return value.is_number(); };
+  if (!rope[key].is_array() || !std::ranges::all_of(rope[key], is_number))
+    refuse_config(
+        fmt::format("{} = {}; a list of numbers is expected", key, json_excerpt(rope[key])));
+  return rope[key];
+}
+
+// Chooses the list of factors by the most tokens of a request. A request beyond the original
+// context has the long list for all of its tokens.
+void complete_longrope(const RopeContext& context, Json& rope) {
+  complete_context(context, rope);
+  const auto original = required<double>(rope, kContext);
+  if (!(original > 1.0))
+    refuse_config(fmt::format("{} = {}; it must be more than 1", kContext, original));
+  const bool is_long = context.max_tokens() > original;
+  if (context.has_mscale) use_mscale(rope, is_long, original);
+  rope["attention_factor"] = attention_factor_of_longrope(context, rope, original);
+  if (rope["attention_factor"] == 1.0) rope.erase("attention_factor");
+  rope["factors"] = list_of_numbers(rope, is_long ? "long_factor" : "short_factor");
+  log_message(
+      LogLevel::kInfo,
+      "config.json: LongRoPE with the {} list, for requests of up to {} tokens; the original "
+      "context is {} tokens",
+      is_long ? "long" : "short", context.max_tokens(), original);
+  for (const char* key : {"short_factor", "long_factor", "factor", kContext}) rope.erase(key);
+}
+
+// Dynamic NTK scaling is plain RoPE up to max_position_embeddings. Beyond it, the frequencies of
+// all tokens would depend on the length of the request.
+void complete_dynamic(const RopeContext& context, Json& rope) {
+  const double original = context.max_position_embeddings();
+  (void)required<double>(rope, "factor");
+  if (context.max_tokens() > original)
+    refuse_config(fmt::format(
+        "rope_type \"dynamic\" with max_model_len = {}: beyond {} tokens the frequencies depend on "
+        "the length of the request, so stored keys would be wrong; choose max_model_len={}",
+        context.max_tokens(), original, original));
+  log_message(LogLevel::kInfo,
+              "config.json: rope_type \"dynamic\" is plain RoPE for requests of up to {} tokens; "
+              "longer ones have no kernel",
+              original);
+  rope.erase("factor");
 }
 
 // A rope_type, and the variant and parameters of RopeSpec that it stands for.
@@ -125,12 +254,22 @@ struct RopeType {
   std::string_view variant;  // empty: the pairing of the model type
   Keys parameters = {};
   Keys optional = {};
-  void (*complete)(const Json& config, Json& rope) = [](const Json&, Json&) {};
+  void (*complete)(const RopeContext& context, Json& rope) = [](const RopeContext&, Json&) {};
+  Keys lists = {};
 };
+
+RopeType longrope(const char* name) {
+  return {.name = name,
+          .variant = "longrope",
+          .optional = {"attention_factor"},
+          .complete = complete_longrope,
+          .lists = {"factors"}};
+}
 
 const std::vector<RopeType>& rope_types() {
   static const std::vector<RopeType> rows = {
       {"default", ""},
+      {"mrope", ""},  // RoPE with positions of images, which is plain RoPE for text
       {"linear", "linear", {"factor"}},
       {.name = "llama3",
        .variant = "llama3",
@@ -140,7 +279,10 @@ const std::vector<RopeType>& rope_types() {
        .variant = "yarn",
        .parameters = {"factor", kContext},
        .optional = {"beta_fast", "beta_slow", "truncate", "attention_factor"},
-       .complete = complete_yarn}};
+       .complete = complete_yarn},
+      longrope("longrope"),
+      longrope("su"),  // its name in the first configs of Phi-3
+      {.name = "dynamic", .variant = "", .complete = complete_dynamic}};
   return rows;
 }
 
@@ -166,17 +308,26 @@ void take_parameters(const RopeType& type, Json& rope, RopeSpec& spec) {
     if (rope.contains(key)) take(key);
 }
 
+void take_lists(const RopeType& type, Json& rope, RopeSpec& spec) {
+  for (const char* key : type.lists) {
+    spec.lists[key] = rope[key].get<std::vector<double>>();
+    rope.erase(key);
+  }
+}
+
 }  // namespace
 
-RopeSpec rope_of_config(const Json& config, const ModelType& model, int head_dim) {
-  Json rope = rope_parameters(config, model);
+RopeSpec rope_of_config(const Json& config, const ModelType& model, LayerKind kind, int head_dim,
+                        std::optional<int> max_model_len) {
+  Json rope = rope_parameters(config, model, kind);
   const RopeType& type = rope_type(required<std::string>(rope, "rope_type"), model);
   RopeSpec spec;
   spec.variant = type.variant.empty() ? model.pairing : type.variant;
   spec.rotary_dim = rotary_dim(config, model, rope, head_dim);
   spec.parameters["theta"] = required<double>(rope, "rope_theta");
-  type.complete(config, rope);
+  type.complete({config, max_model_len, model.has_mscale}, rope);
   take_parameters(type, rope, spec);
+  take_lists(type, rope, spec);
   rope.erase("rope_type");
   rope.erase("rope_theta");
   if (!rope.empty())

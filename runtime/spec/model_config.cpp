@@ -1,30 +1,23 @@
 #include "runtime/spec/model_config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
+#include "codegen/error.h"
 #include "runtime/spec/config_json.h"
 #include "runtime/spec/config_keys.h"
 #include "runtime/spec/config_rope.h"
+#include "runtime/spec/layer_kinds.h"
 #include "runtime/spec/model_types.h"
+#include "runtime/spec/wrapper_types.h"
 
 namespace lazyrope {
 namespace {
-
-constexpr int kMaxLayers = 10000;
-
-// Returns 1 if the number is missing and all layers are the same.
-int num_layers(const Json& config, const ModelType& type) {
-  const bool are_same = type.windows == Windows::kNone || type.windows == Windows::kAll;
-  if (!is_set(config, "num_hidden_layers") && are_same && !is_set(config, "layer_types")) return 1;
-  const int count = required<int>(config, "num_hidden_layers");
-  if (count < 1 || count > kMaxLayers)
-    refuse_config(fmt::format("num_hidden_layers = {}; allowed are 1 to {}", count, kMaxLayers));
-  return count;
-}
 
 int num_q_heads(const Json& config) {
   const int heads = required<int>(config, "num_attention_heads");
@@ -83,105 +76,8 @@ Dtype config_dtype(const Json& config) {
   return Dtype::kBf16;
 }
 
-// Returns false for the layers of SmolLM3 without RoPE: those with 0 in no_rope_layers, or else
-// every n-th layer.
-bool is_rope_layer(const Json& config, int layer) {
-  if (!is_set(config, "no_rope_layers")) {
-    const int interval = required<int>(config, "no_rope_layer_interval");
-    if (interval < 1)
-      refuse_config(fmt::format("no_rope_layer_interval = {}; it must be at least 1", interval));
-    return (layer + 1) % interval != 0;
-  }
-  const Json& list = config["no_rope_layers"];
-  if (!list.is_array() || std::cmp_greater_equal(layer, list.size()))
-    refuse_config(fmt::format("no_rope_layers = {} has no layer {}", json_excerpt(list), layer));
-  const Json& entry = list[static_cast<std::size_t>(layer)];
-  if (entry != 0 && entry != 1)
-    refuse_config(fmt::format("no_rope_layers: layer {} is {}; known are: 0 (without RoPE), 1",
-                              layer, json_excerpt(entry)));
-  return entry == 1;
-}
-
-std::optional<int> window_of(const Json& config, const ModelType& type) {
-  if (reads(type, "use_sliding_window") && !flag(config, "use_sliding_window")) return {};
-  return optional<int>(config, "sliding_window");
-}
-
-int window_period(const Json& config) {
-  const int period = optional<int>(config, "sliding_window_pattern").value_or(4);
-  if (period < 1)
-    refuse_config(fmt::format("sliding_window_pattern = {}; it must be at least 1", period));
-  return period;
-}
-
-// Returns whether the layer has the window if the config has no layer_types.
-bool has_window_by_default(const Json& config, const ModelType& type, int layer, bool is_given) {
-  switch (type.windows) {
-    case Windows::kNone:
-      return false;
-    case Windows::kAll:
-      return is_given;
-    case Windows::kFromMaxWindowLayers:
-      return is_given && layer >= required<int>(config, "max_window_layers");
-    case Windows::kEven:
-      return layer % 2 == 0;
-    case Windows::kAllButEveryFourth:
-      return (layer + 1) % window_period(config) != 0;
-    case Windows::kAllButFirstOfFour:
-      return layer % 4 != 0;
-    case Windows::kWithoutRope:
-      return is_given && !is_rope_layer(config, layer);
-  }
-  return false;
-}
-
-void check_layer_types(const Json& config, int num_layers) {
-  if (!is_set(config, "layer_types")) return;
-  const Json& types = config["layer_types"];
-  if (!types.is_array() || std::cmp_not_equal(types.size(), num_layers))
-    refuse_config(
-        fmt::format("layer_types = {} with num_hidden_layers = {}; there must be a type "
-                    "for each layer",
-                    json_excerpt(types), num_layers));
-}
-
-bool has_window(const Json& config, const ModelType& type, int layer, bool is_given) {
-  const bool by_default = has_window_by_default(config, type, layer, is_given);
-  if (!is_set(config, "layer_types")) return by_default;
-  const Json& kind = config["layer_types"][static_cast<std::size_t>(layer)];
-  if (kind != "full_attention" && kind != "sliding_attention")
-    refuse_config(
-        fmt::format("layer_types: layer {} is {}; known are: full_attention, sliding_attention",
-                    layer, json_excerpt(kind)));
-  const bool is_sliding = kind == "sliding_attention";
-  const bool is_read = type.windows != Windows::kNone && type.windows != Windows::kAll;
-  if (!is_read && is_sliding != by_default)
-    refuse_config(fmt::format(
-        "layer_types: layer {} is {}, but all layers of model_type \"{}\" with sliding_window = {} "
-        "are the other kind; remove the wrong key",
-        layer, json_excerpt(kind), type.name,
-        json_excerpt(config.value("sliding_window", Json()))));
-  return is_sliding;
-}
-
-bool has_rope(const Json& config, const ModelType& type, int layer) {
-  const bool is_given = window_of(config, type).has_value();
-  switch (type.rope_layers) {
-    case RopeLayers::kAll:
-      return true;
-    case RopeLayers::kFromConfig:
-      return is_rope_layer(config, layer);
-    case RopeLayers::kWithWindow:
-      return has_window(config, type, layer, is_given);
-    case RopeLayers::kWithWindowIfAny:
-      return !is_given || has_window(config, type, layer, is_given);
-  }
-  return true;
-}
-
 void read_window(const Json& config, const ModelType& type, int layer, AttentionSpec& spec) {
   const std::optional<int> window = window_of(config, type);
-  if (!has_window(config, type, layer, window.has_value())) return;
   if (!window)
     refuse_config(
         fmt::format("layer {} has a sliding window, but the config has none: set "
@@ -203,7 +99,8 @@ void read_scores(const Json& config, const ModelType& type, AttentionSpec& spec)
       refuse_config(fmt::format("query_pre_attn_scalar = {}; it must be more than 0", scalar));
     spec.scale = 1.0 / std::sqrt(scalar);
   }
-  if (type.scale_key != nullptr) {
+  const bool has_default = type.scale_key != nullptr && type.defaults.contains(type.scale_key);
+  if (type.scale_key != nullptr && (has_default || is_set(config, type.scale_key))) {
     const auto scale = required<double>(config, type.scale_key);
     if (!(scale > 0.0))
       refuse_config(fmt::format("{} = {}; it must be more than 0", type.scale_key, scale));
@@ -212,7 +109,7 @@ void read_scores(const Json& config, const ModelType& type, AttentionSpec& spec)
   spec.sinks = type.sinks;
 }
 
-// Returns the spec of a layer with RoPE and without a window.
+// Returns the spec of a layer without RoPE and without a window.
 AttentionSpec common_spec(const Json& config, const ModelType& type,
                           const std::optional<std::string>& dtype) {
   AttentionSpec spec;
@@ -220,9 +117,54 @@ AttentionSpec common_spec(const Json& config, const ModelType& type,
   spec.num_kv_heads = num_kv_heads(config, type, spec.num_q_heads);
   spec.head_dim = head_dim_of(config, type, spec.num_q_heads);
   spec.dtype = dtype ? dtype_from(*dtype) : config_dtype(config);
-  spec.rope = rope_of_config(config, type, spec.head_dim);
   read_scores(config, type, spec);
   return spec;
+}
+
+// Returns the RoPE of each kind of layer with attention that the model has.
+std::map<LayerKind, RopeSpec> ropes_of_kinds(const Json& config, const ModelType& type,
+                                             const std::vector<LayerKind>& kinds, int head_dim,
+                                             std::optional<int> max_model_len) {
+  std::map<LayerKind, RopeSpec> ropes;
+  if (type.rope_layers == RopeLayers::kNone) return {};
+  for (const LayerKind kind : {LayerKind::kFull, LayerKind::kSliding})
+    if (std::ranges::find(kinds, kind) != kinds.end())
+      ropes[kind] = rope_of_config(config, type, kind, head_dim, max_model_len);
+  return ropes;
+}
+
+void check_max_model_len(std::optional<int> max_model_len) {
+  if (max_model_len && *max_model_len < 1)
+    throw SpecError(fmt::format("max_model_len = {}; it must be at least 1", *max_model_len));
+}
+
+// Returns the number of a layer with attention. Throws SpecError if the layers with attention
+// differ, or there is none.
+int only_layer(const LayerSpecs& specs) {
+  const auto has_attention = [](const auto& spec) { return spec.has_value(); };
+  const auto first = std::ranges::find_if(specs, has_attention);
+  if (first == specs.end()) refuse_config("none of its layers has attention");
+  const auto other =
+      std::ranges::find_if(specs, [&](const auto& spec) { return spec && *spec != **first; });
+  if (other == specs.end()) return static_cast<int>(first - specs.begin());
+  const auto kernels = [](const auto& spec) { return describe(spec->kernel_spec()); };
+  refuse_config(fmt::format("its layers differ; choose one with layer=. Layer {}: {}; layer {}: {}",
+                            first - specs.begin(), kernels(*first), other - specs.begin(),
+                            kernels(*other)));
+}
+
+[[noreturn]] void refuse_layer_without_attention(const LayerSpecs& specs, int layer) {
+  std::vector<int> layers;
+  for (int i = 0; std::cmp_less(i, specs.size()); ++i)
+    if (specs[static_cast<std::size_t>(i)]) layers.push_back(i);
+  constexpr std::size_t kShown = 16;
+  const bool is_long = layers.size() > kShown;
+  if (is_long) layers.resize(kShown);
+  refuse_config(
+      fmt::format("layer {} has no attention: it is recurrent, or has no mixer of tokens. Layers "
+                  "with attention: {}{}",
+                  layer, layers.empty() ? "none" : fmt::format("{}", fmt::join(layers, ", ")),
+                  is_long ? ", ..." : ""));
 }
 
 }  // namespace
@@ -233,39 +175,39 @@ std::vector<std::string> model_types_of_hf() {
   return names;
 }
 
-std::vector<AttentionSpec> attention_specs_from_hf(const std::string& json,
-                                                   const std::optional<std::string>& dtype) {
-  const Json given = parse_config(json);
+LayerSpecs attention_specs_from_hf(const std::string& json, const std::optional<std::string>& dtype,
+                                   std::optional<int> max_model_len) {
+  check_max_model_len(max_model_len);
+  const Json given = text_config_of(parse_config(json));
   const ModelType& type = model_type_of(given);
   const Json config = keys_read(given, type);
-  const int count = num_layers(config, type);
-  check_layer_types(config, count);
-  std::vector<AttentionSpec> specs(static_cast<std::size_t>(count),
-                                   common_spec(config, type, dtype));
-  for (int layer = 0; layer < count; ++layer) {
-    AttentionSpec& spec = specs[static_cast<std::size_t>(layer)];
-    if (!has_rope(config, type, layer)) spec.rope = {};
-    read_window(config, type, layer, spec);
+  const std::vector<LayerKind> kinds = layer_kinds(config, type);
+  const AttentionSpec common = common_spec(config, type, dtype);
+  const auto ropes = ropes_of_kinds(config, type, kinds, common.head_dim, max_model_len);
+  LayerSpecs specs(kinds.size());
+  for (int layer = 0; std::cmp_less(layer, kinds.size()); ++layer) {
+    const LayerKind kind = kinds[static_cast<std::size_t>(layer)];
+    if (kind == LayerKind::kNoAttention) continue;
+    AttentionSpec spec = common;
+    if (has_rope(config, type, layer, kind)) spec.rope = ropes.at(kind);
+    if (kind == LayerKind::kSliding) read_window(config, type, layer, spec);
     validate(spec);
+    specs[static_cast<std::size_t>(layer)] = std::move(spec);
   }
   return specs;
 }
 
 AttentionSpec attention_spec_from_hf(const std::string& json,
                                      const std::optional<std::string>& dtype,
-                                     std::optional<int> layer) {
-  const std::vector<AttentionSpec> specs = attention_specs_from_hf(json, dtype);
+                                     std::optional<int> layer, std::optional<int> max_model_len) {
+  LayerSpecs specs = attention_specs_from_hf(json, dtype, max_model_len);
   const auto count = static_cast<int>(specs.size());
-  if (layer) {
-    if (*layer < 0 || *layer >= count)
-      refuse_config(fmt::format("layer {} of a model that has layers 0 to {}", *layer, count - 1));
-    return specs[static_cast<std::size_t>(*layer)];
-  }
-  const auto other = std::ranges::find_if(specs, [&](const auto& s) { return s != specs[0]; });
-  if (other == specs.end()) return specs[0];
-  const auto kernels = [](const AttentionSpec& spec) { return describe(spec.kernel_spec()); };
-  refuse_config(fmt::format("its layers differ; choose one with layer=. Layer 0: {}; layer {}: {}",
-                            kernels(specs[0]), other - specs.begin(), kernels(*other)));
+  if (layer && (*layer < 0 || *layer >= count))
+    refuse_config(fmt::format("layer {} of a model that has layers 0 to {}", *layer, count - 1));
+  const int chosen = layer ? *layer : only_layer(specs);
+  std::optional<AttentionSpec>& spec = specs[static_cast<std::size_t>(chosen)];
+  if (!spec) refuse_layer_without_attention(specs, chosen);
+  return std::move(*spec);
 }
 
 }  // namespace lazyrope

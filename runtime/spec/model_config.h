@@ -11,18 +11,26 @@ namespace lazyrope {
 // Returns the known model types, with their names in config.json.
 std::vector<std::string> model_types_of_hf();
 
+// The attention of each layer of a model. A layer without attention, such as a recurrent one, has
+// no value.
+using LayerSpecs = std::vector<std::optional<AttentionSpec>>;
+
 // Returns the attention of each layer of a model, as Hugging Face transformers makes it of the same
 // config. `json` is the text of its config.json: of version 5, with rope_parameters, or older, with
-// rope_theta and rope_scaling. `dtype` replaces the config's. Throws SpecError for an unknown model
-// type or RoPE type, and for a key that would change the result. The error names the key; nothing
-// is guessed. Keys that transformers ignores for the type are ignored, and logged at level debug.
-std::vector<AttentionSpec> attention_specs_from_hf(const std::string& json,
-                                                   const std::optional<std::string>& dtype);
+// rope_theta and rope_scaling. Of a model of images or audio, the attention is that of its
+// text_config. `dtype` replaces the config's. `max_model_len` is the most tokens of a request, by
+// default max_position_embeddings; RoPE of some models depends on it. Throws SpecError for an
+// unknown model type or RoPE type, and for a key that would change the result. The error names the
+// key; nothing is guessed. Keys that transformers ignores for the type are ignored, and logged at
+// level debug.
+LayerSpecs attention_specs_from_hf(const std::string& json, const std::optional<std::string>& dtype,
+                                   std::optional<int> max_model_len = {});
 
-// Returns the attention of one layer, or of any layer if all are the same. Also throws SpecError if
-// they differ and no layer is given.
+// Returns the attention of one layer, or of any layer with attention if all of these are the same.
+// Also throws SpecError if they differ and no layer is given, and for a layer without attention.
 AttentionSpec attention_spec_from_hf(const std::string& json,
                                      const std::optional<std::string>& dtype,
-                                     std::optional<int> layer = {});
+                                     std::optional<int> layer = {},
+                                     std::optional<int> max_model_len = {});
 
 }  // namespace lazyrope

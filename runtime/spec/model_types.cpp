@@ -6,9 +6,13 @@
 #include <algorithm>
 
 #include "codegen/nearest_name.h"
+#include "runtime/spec/hybrid_layers.h"
+#include "runtime/spec/refused_types.h"
 
 namespace lazyrope {
 namespace {
+
+constexpr const char* kOriginalContext = "original_max_position_embeddings";
 
 // transformers reads these keys for every type.
 Keys for_all() {
@@ -56,7 +60,185 @@ Json yarn_of_gpt_oss() {
           {"beta_slow", 1.0},    {"truncate", false}, {"original_max_position_embeddings", 4096}};
 }
 
-std::vector<ModelType> rows() {
+Keys without(Keys keys, std::string_view removed) {
+  std::erase(keys, removed);
+  return keys;
+}
+
+// The keys of types with RoPE of its own for each kind of layer.
+Keys keys_of_kinds() { return without(window_keys(), kOriginalContext); }
+
+Keys position_keys_of_images() { return {"mrope_section", "mrope_interleaved"}; }
+Keys rope_types_of_images() { return {"default", "mrope", "linear", "yarn", "dynamic"}; }
+
+// The names of layers without attention that transformers gives up for "linear_attention".
+Keys recurrent_names() { return {"linear_attention", "mamba", "conv"}; }
+
+// Qwen3-Next and Qwen3.5: three layers of four are recurrent.
+ModelType qwen_hybrid(std::string_view name) {
+  return {.name = name,
+          .reads = partial_keys() + Keys{"full_attention_interval"},
+          .defaults = {{"head_dim", 256}, {"partial_rotary_factor", 0.25}},
+          .has_attention = hybrid_layers::every_fourth,
+          .has_older_names = true,
+          .without_attention = recurrent_names(),
+          .fraction_key = "partial_rotary_factor"};
+}
+
+ModelType qwen_hybrid_of_images(std::string_view name) {
+  ModelType type = qwen_hybrid(name);
+  type.rope_types = rope_types_of_images();
+  type.image_rope_keys = position_keys_of_images();
+  return type;
+}
+
+ModelType qwen2_of_images(std::string_view name) {
+  return {.name = name,
+          .reads = qwen_keys(),
+          .defaults = {{"sliding_window", 4096}, {"max_window_layers", 80}},
+          .head_dim = HeadDim::kPerHead,
+          .windows = Windows::kFromMaxWindowLayers,
+          .rope_types = rope_types_of_images(),
+          .theta = 1e6,
+          .image_rope_keys = position_keys_of_images()};
+}
+
+// Bamba's code rotates half of each head, whatever partial_rotary_factor says outside of the
+// parameters of RoPE.
+void rotate_half_of_heads(Json& config) { config["partial_rotary_factor"] = 0.5; }
+
+// Mellum's rope_parameters has no older form. transformers replaces it by rope_scaling, if a config
+// has both.
+void refuse_rope_scaling(Json& config) {
+  if (is_set(config, "rope_scaling"))
+    refuse_config(
+        fmt::format("rope_scaling = {}; a config of model_type \"mellum\" has "
+                    "rope_parameters instead",
+                    json_excerpt(config["rope_scaling"])));
+}
+
+std::vector<ModelType> hybrid_rows() {
+  return {
+      {.name = "lfm2",
+       .reads = llama_keys() + Keys{"full_attn_idxs"},
+       .has_attention = hybrid_layers::of_full_attn_idxs,
+       .without_attention = {"conv"},
+       .theta = 1e6},
+      {.name = "lfm2_moe",
+       .reads = llama_keys(),
+       .has_attention = hybrid_layers::listed,
+       .without_attention = {"conv"},
+       .theta = 1e6},
+      qwen_hybrid("qwen3_next"),
+      qwen_hybrid_of_images("qwen3_5_text"),
+      qwen_hybrid_of_images("qwen3_5_moe_text"),
+      {.name = "minimax",
+       .reads = llama_keys(),
+       .has_attention = hybrid_layers::even,
+       .without_attention = {"linear_attention"},
+       .theta = 1e6},
+      {.name = "granitemoehybrid",
+       .reads = granite_keys() + Keys{"position_embedding_type", "layers_block_type"},
+       .defaults = unscaled(),
+       .aliases = {{"layers_block_type", "layer_types"}},
+       .has_attention = hybrid_layers::none,
+       .has_older_names = true,
+       .without_attention = recurrent_names(),
+       .rope_layers = RopeLayers::kIfEmbeddingSaysSo,
+       .scale_key = "attention_multiplier"},
+      {.name = "bamba",
+       .reads = partial_keys() + Keys{"attn_layer_indices"},
+       .has_attention = hybrid_layers::of_attn_layer_indices,
+       .reads_layer_types = false,
+       .without_attention = {"linear_attention"},
+       .complete = rotate_half_of_heads,
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor"},
+      {.name = "jamba",
+       .reads = {"head_dim", "num_key_value_heads", "attn_layer_period", "attn_layer_offset"},
+       .defaults = {{"attn_layer_period", 8}, {"attn_layer_offset", 4}},
+       .has_attention = hybrid_layers::of_period,
+       .reads_layer_types = false,
+       .without_attention = {"linear_attention"},
+       .rope_layers = RopeLayers::kNone},
+      {.name = "nemotron_h",
+       .reads = {"head_dim", "num_key_value_heads", "hybrid_override_pattern", "layers_block_type"},
+       .defaults = {{"head_dim", 128}},
+       .aliases = {{"layers_block_type", "layer_types"}},
+       .has_attention = hybrid_layers::listed,
+       .has_older_names = true,
+       .without_attention = recurrent_names() + Keys{"moe", "mlp"},
+       .complete = hybrid_layers::read_pattern_of_nemotron_h,
+       .rope_layers = RopeLayers::kNone},
+      // Each layer has attention and a recurrent part beside it.
+      {.name = "falcon_h1", .reads = llama_keys()},
+  };
+}
+
+// Text models of wrappers, whose positions of images have several axes.
+std::vector<ModelType> text_rows() {
+  return {
+      qwen2_of_images("qwen2_vl_text"),
+      qwen2_of_images("qwen2_5_vl_text"),
+      {.name = "qwen3_vl_text",
+       .reads = llama_keys(),
+       .defaults = {{"head_dim", 128}},
+       .rope_types = rope_types_of_images(),
+       .theta = 5e5,
+       .image_rope_keys = position_keys_of_images()},
+      {.name = "qwen3_vl_moe_text",
+       .reads = llama_keys(),
+       .rope_types = rope_types_of_images(),
+       .theta = 5e5,
+       .image_rope_keys = position_keys_of_images()},
+      {.name = "glm4v_text",
+       .reads = partial_keys(),
+       .defaults = {{"partial_rotary_factor", 1.0}},
+       .head_dim = HeadDim::kPerHead,
+       .pairing = "gptj",
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor",
+       .image_rope_keys = position_keys_of_images()},
+      {.name = "glm4v_moe_text",
+       .reads = partial_keys(),
+       .defaults = {{"partial_rotary_factor", 0.5}},
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor",
+       .image_rope_keys = position_keys_of_images()},
+  };
+}
+
+std::vector<ModelType> rows_of_kinds() {
+  return {
+      {.name = "gemma3_text",
+       .reads = keys_of_kinds() +
+                Keys{"query_pre_attn_scalar", "rope_local_base_freq", "sliding_window_pattern"},
+       .defaults = {{"sliding_window", 4096},
+                    {"sliding_window_pattern", 6},
+                    {"query_pre_attn_scalar", 256},
+                    {"head_dim", 256}},
+       .windows = Windows::kAllButEveryNth,
+       .theta = 1e6,
+       .has_rope_of_kinds = true,
+       .sliding_theta_key = "rope_local_base_freq"},
+      {.name = "olmo3",
+       .reads = keys_of_kinds(),
+       .defaults = {{"num_key_value_heads", nullptr}, {"sliding_window", 4096}},
+       .windows = Windows::kAllButEveryNth,
+       .theta = 5e5,
+       .has_rope_of_kinds = true,
+       .sliding_theta = 5e5},
+      {.name = "mellum",
+       .reads = without(keys_of_kinds(), "rope_theta"),
+       .defaults = {{"sliding_window", 1024}, {"head_dim", 128}},
+       .windows = Windows::kNoneByDefault,
+       .complete = refuse_rope_scaling,
+       .theta = 5e5,
+       .has_rope_of_kinds = true},
+  };
+}
+
+std::vector<ModelType> plain_rows() {
   return {
       {.name = "llama", .reads = llama_keys(), .defaults = all_heads_by_default()},
       {.name = "mistral",
@@ -80,10 +262,18 @@ std::vector<ModelType> rows() {
        .windows = Windows::kEven},
       {.name = "phi3",
        .reads = window_keys() + Keys{"partial_rotary_factor"},
-       .defaults = {{"num_key_value_heads", nullptr}, {"partial_rotary_factor", 1.0}},
+       .defaults = {{"num_key_value_heads", nullptr},
+                    {"partial_rotary_factor", 1.0},
+                    {kOriginalContext, 4096}},
        .windows = Windows::kAll,
-       .rope_types = {"default"},
+       .rope_types = {"default", "longrope", "su"},
        .fraction_key = "partial_rotary_factor"},
+      {.name = "phimoe",
+       .reads = window_keys(),
+       .windows = Windows::kAll,
+       .rope_types = {"default", "longrope"},
+       .theta = 1e6,
+       .has_mscale = true},
       {.name = "gptj",
        .reads = {"n_embd", "n_head", "n_layer", "rotary_dim"},
        .defaults = {{"rotary_dim", 64}},
@@ -145,14 +335,14 @@ std::vector<ModelType> rows() {
        .reads = pattern_keys(),
        .defaults = {{"sliding_window", 4096}},
        .head_dim = HeadDim::kPerHead,
-       .windows = Windows::kAllButEveryFourth,
+       .windows = Windows::kAllButEveryNth,
        .rope_layers = RopeLayers::kWithWindow,
        .pairing = "gptj",
        .rope_types = {"default"}},
       {.name = "exaone4",
        .reads = pattern_keys(),
        .defaults = {{"sliding_window", 4096}},
-       .windows = Windows::kAllButEveryFourth,
+       .windows = Windows::kAllButEveryNth,
        .rope_layers = RopeLayers::kWithWindowIfAny},
       {.name = "arcee", .reads = llama_keys(), .defaults = all_heads_by_default()},
       {.name = "jais2", .reads = llama_keys(), .defaults = all_heads_by_default()},
@@ -248,7 +438,51 @@ std::vector<ModelType> rows() {
        .rope_types = {"default"},
        .theta = 1e6,
        .fraction_key = "partial_rotary_factor"},
+      {.name = "qwen2_moe",
+       .reads = qwen_keys(),
+       .defaults = {{"sliding_window", 4096}, {"max_window_layers", 28}},
+       .windows = Windows::kEvenBelowMaxWindowLayers},
+      {.name = "ministral",
+       .reads = window_keys(),
+       .defaults = {{"sliding_window", 4096}},
+       .windows = Windows::kAllByDefault},
+      {.name = "vaultgemma",
+       .reads = window_keys() + Keys{"attn_logit_softcapping", "query_pre_attn_scalar"},
+       .defaults = {{"sliding_window", 4096},
+                    {"attn_logit_softcapping", 50.0},
+                    {"query_pre_attn_scalar", 256},
+                    {"head_dim", 256}},
+       .windows = Windows::kEven},
+      {.name = "exaone_moe",
+       .reads = pattern_keys(),
+       .defaults = {{"sliding_window", 4096}},
+       .windows = Windows::kAllButEveryNth,
+       .rope_layers = RopeLayers::kWithWindowIfAny},
+      {.name = "afmoe",
+       .reads = window_keys() + Keys{"global_attn_every_n_layers"},
+       .defaults = {{"num_key_value_heads", nullptr}, {"sliding_window", 1024}, {"head_dim", 128}},
+       .aliases = {{"global_attn_every_n_layers", "sliding_window_pattern"}},
+       .windows = Windows::kAllButEveryNth,
+       .rope_layers = RopeLayers::kWithWindow},
+      {.name = "persimmon",
+       .reads = without(partial_keys(), "num_key_value_heads"),
+       .defaults = {{"partial_rotary_factor", 0.5}},
+       .head_dim = HeadDim::kPerHead,
+       .kv_heads = KvHeads::kAllHeads,
+       .rope_types = {"default"},
+       .fraction_key = "partial_rotary_factor"},
+      {.name = "hyperclovax",
+       .reads = granite_keys(),
+       .defaults = all_heads_by_default(),
+       .scale_key = "attention_multiplier"},
   };
+}
+
+std::vector<ModelType> rows() {
+  std::vector<ModelType> all = plain_rows();
+  for (const auto& more : {rows_of_kinds(), hybrid_rows(), text_rows()})
+    all.insert(all.end(), more.begin(), more.end());
+  return all;
 }
 
 }  // namespace
@@ -269,6 +503,8 @@ const ModelType& model_type_of(const Json& config) {
     if (type == row.name) return row;
     known.emplace_back(row.name);
   }
+  if (const std::string_view reason = refusal_of_type(type); !reason.empty())
+    refuse_config(fmt::format("model_type = {}: {}", json_excerpt(type), reason));
   refuse_config(
       fmt::format("model_type = {}{}; {} types are known, such as llama, qwen3 and gemma2: "
                   "lazyrope.model_types() returns all",

@@ -13,21 +13,26 @@ using Keys = std::vector<const char*>;
 
 // The layers that have the config's sliding window, unless layer_types says so.
 enum class Windows {
-  kNone,                 // no layer; transformers does not read layer_types
-  kAll,                  // all layers; transformers does not read layer_types
-  kFromMaxWindowLayers,  // the layers from max_window_layers on
-  kEven,                 // layers 0, 2, 4, ...
-  kAllButEveryFourth,    // all but layers 3, 7, 11, ...; sliding_window_pattern may replace the 4
-  kAllButFirstOfFour,    // all but layers 0, 4, 8, ...
-  kWithoutRope           // the layers without RoPE
+  kNone,                      // no layer; transformers does not read layer_types
+  kAll,                       // all layers; transformers does not read layer_types
+  kNoneByDefault,             // no layer
+  kAllByDefault,              // all layers, if the config has a window
+  kFromMaxWindowLayers,       // the layers from max_window_layers on
+  kEvenBelowMaxWindowLayers,  // the even layers below max_window_layers
+  kEven,                      // layers 0, 2, 4, ...
+  kAllButEveryNth,            // all but every n-th: n is sliding_window_pattern, or 4
+  kAllButFirstOfFour,         // all but layers 0, 4, 8, ...
+  kWithoutRope                // the layers without RoPE
 };
 
 // The layers with RoPE.
 enum class RopeLayers {
   kAll,
-  kFromConfig,      // no_rope_layers and no_rope_layer_interval
-  kWithWindow,      // the layers with a window
-  kWithWindowIfAny  // the layers with a window, or all if the config has no sliding_window
+  kNone,
+  kFromConfig,        // no_rope_layers and no_rope_layer_interval
+  kWithWindow,        // the layers with a window
+  kWithWindowIfAny,   // the layers with a window, or all if the config has no sliding_window
+  kIfEmbeddingSaysSo  // all if position_embedding_type is "rope", else none
 };
 
 // The number of KV heads.
@@ -61,14 +66,30 @@ struct ModelType {
   HeadDim head_dim = HeadDim::kFromConfig;
   KvHeads kv_heads = KvHeads::kFromConfig;
   Windows windows = Windows::kNone;
+  // Hybrid models: returns whether a layer has attention if the config has no layer_types. Null:
+  // all layers have attention.
+  bool (*has_attention)(const Json& config, int layer) = nullptr;
+  bool reads_layer_types = true;             // of hybrid models; of others, `windows` says so
+  bool has_older_names = false;              // layer_types may say "attention" for "full_attention"
+  Keys without_attention = {};               // the names in layer_types of layers without attention
+  void (*complete)(Json& config) = nullptr;  // replaces older keys by the present ones
   RopeLayers rope_layers = RopeLayers::kAll;
   const char* scale_key = nullptr;  // the scale of scores; null: 1 / sqrt(head_dim)
   bool sinks = false;
   std::string_view pairing = "neox";  // the RoPE variant of rope_type "default"
-  Keys rope_types = {"default", "linear", "llama3", "yarn"};  // those that have a kernel
-  double theta = 10000.0;                                     // if no key gives it
-  const char* theta_key = "rope_theta";                       // outside of rope_parameters
-  const char* fraction_key = nullptr;  // the rotated fraction of a head; null: always all of it
+  // The values of rope_type that have a kernel.
+  Keys rope_types = {"default", "linear", "llama3", "yarn", "longrope", "dynamic"};
+  double theta = 10000.0;                // if no key gives it
+  const char* theta_key = "rope_theta";  // outside of rope_parameters
+  const char* fraction_key = nullptr;    // the rotated fraction of a head; null: always all of it
+  // RoPE of its own for each kind of layer. rope_parameters then holds an object for each kind, and
+  // rope_scaling and rope_theta are those of the layers without a window.
+  bool has_rope_of_kinds = false;
+  const char* sliding_theta_key = nullptr;  // theta of layers with a window, outside of an object
+  double sliding_theta = 10000.0;           // if no key gives it
+  bool has_mscale = false;  // LongRoPE has short_mscale and long_mscale, its attention factors
+  // Keys of rope_parameters that change positions of images alone: M-RoPE is plain RoPE for text.
+  Keys image_rope_keys = {};
 };
 
 const std::vector<ModelType>& model_types();

@@ -59,7 +59,12 @@ class ConfigFuzzer {
          {"factor", 8.0},
          {"low_freq_factor", 1.0},
          {"high_freq_factor", 4.0}},
-        {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}}};
+        {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}},
+        {{"rope_type", "dynamic"}, {"factor", 4.0}},
+        {{"rope_type", "longrope"},
+         {"short_factor", Json(32, Json(1.5))},
+         {"long_factor", Json(32, Json(2.5))},
+         {"original_max_position_embeddings", 128}}};
     return one_of(ropes);
   }
 
@@ -150,7 +155,8 @@ int try_configs(unsigned seed, int count) {
   for (int i = 0; i < count; ++i) {
     const std::string text = fuzzer.text();
     try {
-      for (const AttentionSpec& spec : attention_specs_from_hf(text, {})) validate(spec);
+      for (const auto& spec : attention_specs_from_hf(text, {}))
+        if (spec) validate(*spec);
       ++accepted;
     } catch (const SpecError& error) {
       EXPECT_LT(std::string_view(error.what()).size(), 1500u) << text;

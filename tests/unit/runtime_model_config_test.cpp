@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "codegen/error.h"
@@ -169,8 +170,10 @@ struct Refusal {
 TEST(ModelConfig, BadOrUnsupportedKeysAreNamed) {
   const std::vector<Refusal> refusals = {
       {"/model_type",
-       "gemma3",
-       {"model_type = \"gemma3\"", "types are known, such as llama, qwen3 and gemma2"}},
+       "lama",
+       {"model_type = \"lama\"", "types are known, such as llama, qwen3 and gemma2"}},
+      {"/model_type", "gemma3", {"text_config is missing; a config of model_type \"gemma3\""}},
+      {"/model_type", "deepseek_v3", {"model_type = \"deepseek_v3\": its keys", "(MLA)"}},
       {"/model_type", nullptr, {"model_type is missing"}},
       {"/num_attention_heads", nullptr, {"num_attention_heads is missing"}},
       {"/num_attention_heads", "32", {"num_attention_heads = \"32\" has the wrong type"}},
@@ -189,8 +192,11 @@ TEST(ModelConfig, BadOrUnsupportedKeysAreNamed) {
       {"/no_rope_layers", {1, 0}, {"no_rope_layers = [1,0] would change"}},
       {"/rope_scaling", 8, {"rope parameters are 8; an object is expected"}},
       {"/rope_scaling/rope_type",
-       "longrope",
-       {"rope_type = \"longrope\" has no kernel yet", "default, linear, llama3, yarn"}},
+       "proportional",
+       {"rope_type = \"proportional\" has no kernel yet",
+        "default, linear, llama3, yarn, longrope, dynamic"}},
+      {"/rope_scaling/rope_type", "longrope", {"long_factor is missing"}},
+      {"/rope_scaling/rope_type", "dynamic", {"rope_type \"dynamic\" with high_freq_factor = 4.0"}},
       {"/rope_scaling/rope_type", 3, {"rope_type = 3 has the wrong type"}},
       {"/rope_scaling/factor", nullptr, {"factor is missing"}},
       {"/rope_scaling/factor", "8", {"factor = \"8\" has the wrong type"}},
@@ -266,6 +272,112 @@ TEST(ModelConfig, TheContextOfTheConfigReplacesThatOfItsRope) {
     config.erase(key);
     EXPECT_EQ(context(config), 131072);
   }
+}
+
+// Returns the RoPE variant of each layer, and "" for a layer without attention.
+std::vector<std::string> ropes_of(const Json& config) {
+  std::vector<std::string> ropes;
+  for (const auto& spec : attention_specs_from_hf(config.dump(), {}))
+    ropes.push_back(spec ? spec->rope.variant : "");
+  return ropes;
+}
+
+TEST(ModelConfig, LayersWithoutAttentionHaveNoSpec) {
+  Json config = tiny("lfm2");
+  config.erase("head_dim");
+  config["full_attn_idxs"] = {1, 3};
+  EXPECT_EQ(ropes_of(config), (std::vector<std::string>{"", "neox", "", "neox"}));
+  EXPECT_EQ(spec_of(config), attention_spec_from_hf(config.dump(), {}, 3));
+  EXPECT_TRUE(throws<SpecError>([&] { attention_spec_from_hf(config.dump(), {}, 2); },
+                                {"layer 2 has no attention", "Layers with attention: 1, 3"}));
+  config["full_attn_idxs"] = Json::array();
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(config); }, {"none of its layers has attention"}));
+  config["full_attn_idxs"] = {"1"};
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(config); }, {"full_attn_idxs = [\"1\"]"}));
+  Json nemotron = tiny("nemotron_h");
+  nemotron["hybrid_override_pattern"] = "M*-E*";
+  EXPECT_EQ(ropes_of(nemotron), (std::vector<std::string>{"", "none", "", "", "none"}));
+  nemotron["hybrid_override_pattern"] = "M?";
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(nemotron); }, {"\"M?\"; its letters must be"}));
+}
+
+TEST(ModelConfig, KindsOfLayersHaveRopeOfTheirOwn) {
+  Json config = tiny("gemma3_text");
+  config["sliding_window_pattern"] = 2;
+  config["rope_theta"] = 2e6;
+  config["rope_local_base_freq"] = 2e4;
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  const auto layer = [&](int i) { return attention_spec_from_hf(config.dump(), {}, i); };
+  const RopeSpec local = {"neox", 64, {{"theta", 2e4}}};
+  const RopeSpec global = {"linear", 64, {{"theta", 2e6}, {"factor", 8.0}}};
+  EXPECT_EQ(layer(0).rope, local);
+  EXPECT_EQ(layer(1).rope, global);
+  EXPECT_EQ(layer(0).mask, "sliding_window");
+  for (const char* key : {"rope_theta", "rope_local_base_freq", "rope_scaling"}) config.erase(key);
+  config["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 2e6}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}};
+  EXPECT_EQ(layer(0).rope, local);
+  EXPECT_EQ(layer(1).rope, global);
+  config["rope_parameters"] = {{"rope_theta", 1e4}};
+  EXPECT_TRUE(throws<SpecError>([&] { layer(0); },
+                                {"rope_parameters has rope_theta = 10000.0", "full_attention"}));
+}
+
+Json with_long_rope() {
+  Json config = tiny("llama");
+  config["max_position_embeddings"] = 512;
+  config["rope_scaling"] = {{"rope_type", "longrope"},
+                            {"short_factor", Json(32, Json(1.5))},
+                            {"long_factor", Json(32, Json(2.5))},
+                            {"original_max_position_embeddings", 128}};
+  return config;
+}
+
+TEST(ModelConfig, TheMostTokensChooseTheListOfLongRope) {
+  const Json config = with_long_rope();
+  const auto rope = [&](std::optional<int> max_model_len) {
+    return attention_spec_from_hf(config.dump(), {}, {}, max_model_len).rope;
+  };
+  EXPECT_EQ(rope(128).lists.at("factors"), std::vector<double>(32, 1.5));
+  EXPECT_EQ(rope(129).lists.at("factors"), std::vector<double>(32, 2.5));
+  EXPECT_EQ(rope({}), rope(512));
+  EXPECT_NEAR(rope({}).parameters.at("attention_factor"),
+              std::sqrt(1.0 + std::log(4.0) / std::log(128.0)), 1e-15);
+  EXPECT_TRUE(throws<SpecError>([&] { rope(0); }, {"max_model_len = 0; it must be at least 1"}));
+}
+
+TEST(ModelConfig, DynamicScalingIsPlainRopeUpToTheOriginalContext) {
+  Json config = tiny("llama");
+  config["max_position_embeddings"] = 512;
+  config["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 4.0}};
+  const auto rope = [&](std::optional<int> max_model_len) {
+    return attention_spec_from_hf(config.dump(), {}, {}, max_model_len).rope;
+  };
+  const RopeSpec plain = {"neox", 64, {{"theta", 1e4}}};
+  EXPECT_EQ(rope({}), plain);
+  EXPECT_EQ(rope(512), plain);
+  EXPECT_TRUE(throws<SpecError>(
+      [&] { rope(513); },
+      {"max_model_len = 513", "depend on the length of the request", "choose max_model_len=512"}));
+}
+
+TEST(ModelConfig, AWrapperHasTheAttentionOfItsTextConfig) {
+  const Json text = llama31_8b();
+  Json wrapper = {{"model_type", "llava"}, {"text_config", text}, {"vision_config", {}}};
+  const LogCapture log;
+  set_log_level(LogLevel::kInfo);
+  EXPECT_EQ(spec_of(wrapper), spec_of(text));
+  EXPECT_TRUE(says(log.text(), {"info: config.json: read text_config, of type \"llama\""}));
+  wrapper["text_config"].erase("torch_dtype");
+  wrapper["torch_dtype"] = "float16";
+  EXPECT_EQ(spec_of(wrapper).dtype, Dtype::kFp16);
+  wrapper["text_config"].erase("model_type");
+  EXPECT_EQ(spec_of(wrapper).rope, spec_of(text).rope) << "llama is the type of llava's text";
+  wrapper["text_config"] = {{"model_type", "llama"}};
+  EXPECT_EQ(spec_of(wrapper).num_q_heads, 32) << "absent sizes are the text type's";
+  wrapper["text_config"] = 3;
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(wrapper); }, {"text_config = 3; an object"}));
 }
 
 TEST(ModelConfig, TextThatIsNoJsonObjectIsRefused) {

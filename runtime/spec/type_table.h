@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lazyrope {
+
+// What attention_specs_from_hf() reads for a model type, in words.
+struct TypeDescription {
+  std::string name;
+  std::string heads;    // the number of KV heads, and head_dim
+  std::string windows;  // the layers with a sliding window
+  std::string rope;     // the values of rope_type
+  std::string notes;    // what else the type has
+};
+
+// Returns a description of each known model type.
+std::vector<TypeDescription> model_type_table();
+
+}  // namespace lazyrope
