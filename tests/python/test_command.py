@@ -142,6 +142,23 @@ class TestRender:
         source = run("render", *fields, *(["--rope-param", *given] if given else [])).stdout
         assert source == run("render", *fields, "--rope-param", *every).stdout
 
+    def test_a_parameter_of_rope_may_be_a_list(self, run, tmp_path):
+        fields = [*SPEC[:6], "--arch", "sm_80", "--kernel", "append", "--rope", "longrope"]
+        head_dim = int(SPEC[SPEC.index("--head-dim") + 1])
+        short, long = [1.5] * (head_dim // 2), [2.0 + i for i in range(head_dim // 2)]
+        rope = {"rope_type": "longrope", "short_factor": short, "long_factor": long, "attention_factor": 1.0}
+        contexts = {"max_position_embeddings": 512, "original_max_position_embeddings": 128}
+        file = write_config(tmp_path / "tiny", rope_scaling=rope, **contexts)
+        model = ["--model", file, "--arch", "sm_80", "--kernel", "append"]
+        for factors, options in ((long, []), (long, ["--max-model-len", 129]), (short, ["--max-model-len", 128])):
+            given = ["--rope-param", "factors=" + ",".join(map(str, factors))]
+            assert run("render", *fields, *given).stdout == run("render", *model, *options).stdout
+
+    @pytest.mark.parametrize("given", ["factors=", "factors=1,", "factors=1,a", "theta=1,2"])
+    def test_a_list_that_is_none_is_refused(self, run, given):
+        done = run("render", *SPEC[:6], "--arch", "sm_80", "--rope", "longrope", "--rope-param", given, code=2)
+        assert f'--rope-param: "{given}" is not KEY=NUMBER' in done.stderr
+
     def test_options_reach_the_source(self, run):
         def source(kernel: str, *options: object) -> str:
             return run("render", *SPEC, "--arch", "sm_80", "--kernel", kernel, *options).stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 from typing import Any
@@ -23,8 +24,9 @@ SMALL = {"vocab_size": 64, "num_hidden_layers": 4, "pad_token_id": 0, "bos_token
 HEADS = {"hidden_size": 256, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-def record(module: Any, query: Any, key: Any, value: Any, mask: Any, **named: Any) -> tuple[Any, None]:
-    CALLS.append({"q": query[0], "k": key[0], "v": value[0]} | named | {"s_aux": getattr(module, "sinks", None)})
+def record(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **named: Any) -> tuple[Any, None]:
+    of_module = {"layer": module.layer_idx, "s_aux": getattr(module, "sinks", None)}
+    CALLS.append({"q": query[0], "k": key[0], "v": value[0]} | named | of_module)
     return torch.zeros_like(query).transpose(1, 2), None
 
 
@@ -125,7 +127,9 @@ MODELS = {
 # A config with few experts is quick to build.
 FEW = {"num_experts": 2, "num_local_experts": 2, "n_routed_experts": 2, "moe_num_experts": 2, "num_experts_per_tok": 1}
 FEW |= {"moe_k": 1, "moe_intermediate_size": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
-FEW |= {"shared_intermediate_size": 8}
+FEW |= {"shared_intermediate_size": 8, "shared_expert_intermediate_size": 8, "decoder_sparse_step": 1}
+# These types have the window in their mask alone, and do not pass it to attention.
+WINDOW_IN_MASK = ("phimoe", "qwen2_moe")
 # gptj and Falcon do not hand their queries to an attention function of transformers.
 OTHERS = [name for name in hf_changes.BASES if name not in MODELS and name not in ("gptj", "falcon")]
 
@@ -160,20 +164,31 @@ def test_specs_of_layers_agree_with_transformers(name):
     config = config_of(name)
     positions = torch.arange(TOKENS) * 3 + 7
     raw, rotated = attention_calls(config, torch.zeros(TOKENS, dtype=torch.int64)), attention_calls(config, positions)
-    for layer, (before, after) in enumerate(zip(raw, rotated, strict=True)):
-        spec = lazyrope.AttentionSpec.from_hf(config, layer=layer)
+    for before, after in zip(raw, rotated, strict=True):
+        spec = lazyrope.AttentionSpec.from_hf(config, layer=before["layer"])
         assert (spec.num_q_heads, spec.num_kv_heads) == (len(before["q"]), len(before["v"]))
         assert spec.head_dim == before["v"].shape[-1]
-        if layer == 0:  # later layers have the same inputs, because attention returns zeros here
-            assert bool((before["q"] != after["q"]).any())
+        if before is raw[0]:  # later layers have the same inputs, because attention returns zeros here
+            assert bool((before["q"] != after["q"]).any()) == (spec.rope.variant != "none")
         for x in ("q", "k"):
             assert_rotated(spec, before[x], after[x], positions)
         assert spec.scale == pytest.approx(after["scaling"])
         assert spec.softcap == after.get("softcap")
-        assert spec.window == after.get("sliding_window")
+        if name not in WINDOW_IN_MASK:
+            assert spec.window == after.get("sliding_window")
         assert spec.sinks == (after["s_aux"] is not None)
         assert spec.mask == ("causal" if spec.window is None else "sliding_window")
-    assert len(raw) == config.num_hidden_layers
+    assert [call["layer"] for call in raw] == layers_with_attention(config)
+
+
+def layers_with_attention(config: Any) -> list[int]:
+    """Returns the layers of which from_hf gives a spec."""
+    layers = []
+    for layer in range(config.num_hidden_layers):
+        with contextlib.suppress(lazyrope.SpecError):
+            lazyrope.AttentionSpec.from_hf(config, layer=layer)
+            layers.append(layer)
+    return layers
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "yarn" in name or name in ("gpt_oss", "llama, llama3")])
@@ -301,7 +316,13 @@ REFUSED = {
         {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "finetuned": True}},
         'rope_type "yarn" with finetuned = true',
     ),
-    "longrope": ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, 'rope_type = "longrope"'),
+    "longrope without lists": ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, "short_factor is missing"),
+    "longrope, interleaved": ("glm", {"rope_parameters": {"rope_type": "longrope"}}, 'rope_type = "longrope"'),
+    "a longrope list of text": (
+        "phi3",
+        {"rope_parameters": {"rope_type": "longrope", "short_factor": ["a"]}},
+        'short_factor = ["a"]; a list of numbers',
+    ),
     "alibi": ("falcon", {"alibi": True}, "alibi = true"),
     "chunks": ("llama", {"attention_chunk_size": 8192}, "attention_chunk_size = 8192"),
     "a multiplier": ("llama", {"attention_multiplier": 0.01}, "attention_multiplier = 0.01"),

@@ -34,17 +34,29 @@ def _no_warnings() -> Any:
     transformers.logging.set_verbosity(level)
 
 
-def specs_of(config: dict[str, Any]) -> list[lazyrope.AttentionSpec] | None:
+def spec_of_layer(config: dict[str, Any], layer: int) -> lazyrope.AttentionSpec | None:
+    """Returns the spec of a layer, or None if it has no attention."""
+    try:
+        return lazyrope.AttentionSpec.from_hf(config, layer=layer)
+    except lazyrope.SpecError as error:
+        if f"layer {layer} has no attention" in str(error):
+            return None
+        raise
+
+
+def specs_of(config: dict[str, Any]) -> list[lazyrope.AttentionSpec | None] | None:
     """Returns the spec of each layer, or None if from_hf refuses the config."""
     count = config.get("num_hidden_layers") or config.get("n_layer") or 1
     try:
-        return [lazyrope.AttentionSpec.from_hf(config, layer=layer) for layer in range(count)]
+        return [spec_of_layer(config, layer) for layer in range(count)]
     except lazyrope.SpecError:
         return None
 
 
-def differences(spec: lazyrope.AttentionSpec, layer: hf_oracle.Layer) -> list[str]:
+def differences(spec: lazyrope.AttentionSpec | None, layer: hf_oracle.Layer | None) -> list[str]:
     """Returns a line for each field in which the two differ."""
+    if spec is None or layer is None:
+        return [] if spec is layer else [f"the layer has attention: {spec is not None}, not {layer is not None}"]
     tokens = torch.arange(hf_oracle.TOKENS)
     ours = {
         "num_q_heads": spec.num_q_heads,

@@ -14,6 +14,11 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 COMMON = {"vocab_size": 8, "intermediate_size": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 HEADS = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": LAYERS, "max_position_embeddings": 512}
 GROUPED = COMMON | HEADS | {"num_key_value_heads": 2}
+# The sizes of recurrent layers, which do not matter to attention.
+LINEAR = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 2}
+MAMBA = {"mamba_n_heads": 2, "mamba_d_head": 512, "mamba_d_state": 8, "mamba_chunk_size": 8}
+MAMBA_2 = {"mamba_num_heads": 2, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 8}
+MROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [8, 12, 12], "rope_theta": 1e6}}
 BASES: dict[str, dict[str, Any]] = {
     "llama": GROUPED,
     "mistral": GROUPED | {"sliding_window": 16, "head_dim": 64},
@@ -59,10 +64,41 @@ BASES: dict[str, dict[str, Any]] = {
     "glm4": GROUPED | {"partial_rotary_factor": 0.5, "head_dim": 64},
     "glm4_moe": GROUPED | {"partial_rotary_factor": 0.5, "head_dim": 64},
     "solar_open": GROUPED | {"head_dim": 64},
+    "phimoe": GROUPED | {"sliding_window": 16},
+    "qwen2_moe": GROUPED | {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 3},
+    "ministral": GROUPED | {"sliding_window": 16, "head_dim": 64},
+    "vaultgemma": GROUPED | {"sliding_window": 16, "head_dim": 64},
+    "exaone_moe": GROUPED | {"sliding_window": 16, "sliding_window_pattern": 4},
+    "afmoe": GROUPED | {"sliding_window": 16, "head_dim": 64, "global_attn_every_n_layers": 2},
+    "persimmon": COMMON | HEADS | {"partial_rotary_factor": 0.5},
+    "hyperclovax": GROUPED | {"attention_multiplier": 0.015625},
+    "gemma3_text": GROUPED | {"sliding_window": 16, "head_dim": 64, "sliding_window_pattern": 2},
+    "olmo3": GROUPED | {"sliding_window": 16, "rope_theta": 5e5},
+    "mellum": GROUPED | {"sliding_window": 16, "head_dim": 64, "layer_types": [SLIDING, FULL] * 2},
+    "lfm2": GROUPED | {"full_attn_idxs": [1, 3]},
+    "lfm2_moe": GROUPED | {"layer_types": ["conv", FULL] * 2},
+    "qwen3_next": GROUPED | {"head_dim": 64} | LINEAR,
+    "qwen3_5_text": GROUPED | {"head_dim": 64} | LINEAR,
+    "qwen3_5_moe_text": GROUPED | {"head_dim": 64} | LINEAR,
+    "minimax": GROUPED | {"block_size": 8},
+    "granitemoehybrid": GROUPED
+    | {"attention_multiplier": 0.015625, "position_embedding_type": "rope", "layer_types": ["mamba", "attention"] * 2}
+    | MAMBA,
+    "bamba": GROUPED | {"attn_layer_indices": [1, 3]} | MAMBA,
+    "jamba": GROUPED | {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+    "nemotron_h": GROUPED | {"head_dim": 64, "hybrid_override_pattern": "M*-E"} | MAMBA_2,
+    "falcon_h1": GROUPED | {"head_dim": 64} | MAMBA | {"mamba_d_ssm": 1024},
+    "qwen2_vl_text": GROUPED | MROPE,
+    "qwen2_5_vl_text": GROUPED | MROPE,
+    "qwen3_vl_text": GROUPED | {"head_dim": 64} | MROPE,
+    "qwen3_vl_moe_text": GROUPED | {"head_dim": 64} | MROPE,
+    "glm4v_text": GROUPED | {"rope_parameters": {"mrope_section": [8, 12, 12], "rope_theta": 1e4}},
+    "glm4v_moe_text": GROUPED | {"head_dim": 64, "rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 1e4}},
 }
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0}
+LONG = [1.0 + i / 16 for i in range(32)]
 CONTEXT = {"original_max_position_embeddings": 128}
 ROPES: list[Any] = [
     None,
@@ -87,8 +123,21 @@ ROPES: list[Any] = [
     {"rope_type": "yarn"} | CONTEXT,
     {"rope_type": "dynamic", "factor": 2.0},
     {"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32} | CONTEXT,
+    {"rope_type": "longrope", "short_factor": [1.5] * 24, "long_factor": [2.0] * 24, "rope_theta": 1e5},
+    {"type": "su", "short_factor": [1.5] * 24, "long_factor": [2.5] * 24} | CONTEXT,
+    {"rope_type": "longrope", "short_factor": [1.5] * 32, "long_factor": LONG, "factor": 3.0} | CONTEXT,
+    {"rope_type": "longrope", "short_factor": LONG, "long_factor": LONG, "attention_factor": 1.5} | CONTEXT,
+    {"rope_type": "longrope", "short_factor": LONG, "long_factor": LONG, "short_mscale": 1.25, "long_mscale": 1.25}
+    | {"original_max_position_embeddings": 512},
     {"rope_type": "proportional", "rope_theta": 1e4},
     {FULL: {"rope_type": "default", "rope_theta": 1e6}, SLIDING: {"rope_type": "default", "rope_theta": 1e4}},
+    {FULL: YARN | CONTEXT | {"rope_theta": 5e5}, SLIDING: {"rope_type": "default", "rope_theta": 5e5}},
+    {FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, SLIDING: {"rope_theta": 2e4}},
+    {FULL: None, SLIDING: {"rope_type": "linear", "factor": 8.0}},
+    {FULL: {"rope_type": "longrope", "short_factor": [1.5] * 32, "long_factor": LONG} | CONTEXT, SLIDING: None},
+    {SLIDING: {"rope_theta": 1e3}},
+    {"rope_type": "default", "mrope_section": [16, 8, 8], "rope_theta": 1e6},
+    {"type": "mrope", "mrope_section": [16, 8, 8]},
     "default",
 ]
 
@@ -121,7 +170,19 @@ VALUES: dict[str, list[Any]] = {
         [FULL] * 2,
         ["chunked_attention"] * LAYERS,
         ["attention"] * LAYERS,
+        ["linear_attention", FULL] * 2,
+        ["conv", FULL] * 2,
+        ["mamba", "attention"] * 2,
     ],
+    "layers_block_type": [["mamba", "attention"] * 2, None],
+    "full_attention_interval": [2, 4],
+    "full_attn_idxs": [[0, 2], [], None],
+    "attn_layer_indices": [[0, 1], [], None],
+    "attn_layer_period": [4, 1],
+    "attn_layer_offset": [0, 2],
+    "hybrid_override_pattern": ["**MM", "*-E*", "*X"],
+    "global_attn_every_n_layers": [4, 3],
+    "position_embedding_type": ["rope", "nope", None],
     "attn_logit_softcapping": [None, 20.0, 0.0],
     "query_pre_attn_scalar": [64, 100, 0],
     "attention_multiplier": [None, 0.1],
@@ -134,7 +195,7 @@ VALUES: dict[str, list[Any]] = {
     "rope_scaling": ROPES,
     "rope_parameters": ROPES,
     "rope_interleaved": [False, True],
-    "rope_local_base_freq": [1e4],
+    "rope_local_base_freq": [1e4, 2e4],
     "original_max_position_embeddings": [64, 256, None],
     "max_position_embeddings": [64, 1024],
     "n_positions": [128],
@@ -164,19 +225,32 @@ HARMLESS: dict[str, list[Any]] = {
 # The other keys that the code of these model types reads. They are about the rest of the model, or about its training.
 OTHER = set(
     """
-    activation activation_function architectures attn_pdrop bias bos_token_id chunk_size_feed_forward
-    attention_out_bias classifier_dropout clip_qkv decoder_sparse_step embd_pdrop embedding_dropout
-    embedding_multiplier enable_moe_fp32_combine eos_token_id ffn_hidden_size final_logit_softcapping
-    first_k_dense_replace hidden_act hidden_activation hidden_dropout id2label intermediate_size is_decoder
-    is_encoder_decoder label2id layer_norm_eps layer_norm_epsilon logit_scale logits_scaling mlp_bias mlp_layer_types
-    mlp_only_layers moe_intermediate_size moe_k moe_layer_end_index moe_layer_interval moe_layer_start_index
-    moe_norm_min moe_num_experts moe_num_shared_experts n_group n_inner n_routed_experts n_shared_experts norm_eps
-    norm_epsilon norm_topk_prob num_experts num_experts_per_tok num_labels num_ln_in_parallel_attn num_local_experts
-    num_mtp_layers num_shared_experts output_attentions output_hidden_states output_router_logits pad_token_id
-    parallel_attn problem_type qk_layernorm resid_pdrop residual_dropout residual_multiplier return_dict rms_norm_eps
-    routed_scaling_factor router_aux_loss_coef router_jitter_noise router_scaling_factor shared_intermediate_size
-    tie_word_embeddings topk_group transformers_version use_bias use_parallel_residual use_qk_norm use_qkv_bias
-    vocab_size
+    activation activation_function architectures attention_in_multiplier attention_out_bias attention_out_multiplier
+    attn_pdrop bias block_auto_adjust_ff_dim block_ffn_dim_multiplier block_multiple_of block_size bos_token_id
+    chunk_size chunk_size_feed_forward classifier_dropout clip_qkv conv_L_cache conv_bias conv_kernel
+    decoder_sparse_step embd_pdrop embedding_dropout embedding_multiplier enable_moe_fp32_combine eos_token_id
+    expand expert_layer_offset expert_layer_period ffn_hidden_size final_logit_softcapping first_k_dense_replace
+    full_attn_alpha_factor full_attn_beta_factor get_text_config hidden_act hidden_activation hidden_dropout
+    id2label input_jitter_noise intermediate_size is_decoder is_encoder_decoder key_multiplier label2id
+    layer_norm_eps layer_norm_epsilon layers_num_experts linear_attn_alpha_factor linear_attn_beta_factor
+    linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim
+    lm_head_bias lm_head_multiplier logit_scale logits_scaling mamba_chunk_size mamba_conv_bias mamba_d_conv
+    mamba_d_head mamba_d_ssm mamba_d_state mamba_dt_rank mamba_expand mamba_head_dim mamba_hidden_act mamba_n_groups
+    mamba_n_heads mamba_norm_before_gate mamba_num_heads mamba_proj_bias mamba_rms_norm mamba_ssm_cache_dtype
+    mlp_alpha_factor mlp_beta_factor mlp_bias mlp_hidden_act mlp_layer_types mlp_multipliers mlp_only_layers
+    mm_tokens_per_image moe_intermediate_size moe_k moe_latent_size moe_layer_end_index moe_layer_interval
+    moe_layer_start_index moe_norm_min moe_num_experts moe_num_shared_experts moe_shared_expert_intermediate_size
+    moe_shared_expert_overlap mtp_layers_block_type mup_enabled n_group n_groups n_inner n_routed_experts
+    n_shared_experts norm_eps norm_epsilon norm_topk_prob num_dense_layers num_experts num_experts_per_tok
+    num_labels num_ln_in_parallel_attn num_local_experts num_logits_to_keep num_mtp_layers num_nextn_predict_layers
+    num_shared_experts output_attentions output_hidden_states output_router_logits pad_token_id parallel_attn
+    problem_type projectors_bias qk_layernorm qkv_bias rescale_prenorm_residual resid_pdrop residual_dropout
+    residual_in_fp32 residual_multiplier return_dict rms_norm_eps route_scale routed_scaling_factor
+    router_aux_loss_coef router_jitter_noise router_scaling_factor shared_expert_intermediate_size
+    shared_intermediate_size ssm_in_multiplier ssm_multipliers ssm_out_multiplier ssm_state_size tie_word_embeddings
+    time_step_floor time_step_limit time_step_max time_step_min topk_group transformers_version use_associative_scan
+    use_bias use_conv_bias use_expert_bias use_mamba_kernels use_mambapy use_parallel_residual use_post_norm
+    use_qk_norm use_qkv_bias vision_config vocab_size z_loss_coefficient
     """.split()
 )
 

@@ -28,14 +28,26 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 TOKENS = 40
 # The decoder layer's class of each model type has a name with one of these endings.
-LAYER_NAMES = ("DecoderLayer", "Block", "Layer")
+LAYER_NAMES = ("AttentionDecoderLayer", "DecoderLayer", "Block", "Layer")
+# The model's class has the layer's prefix and one of these endings: that of the text model comes first.
+MODEL_NAMES = ("TextModel", "Model")
 # The code of these types rotates the leading columns that the embedding has. That of others needs all columns.
-PARTIAL = {"gpt_neox", "phi3", "phi", "stablelm", "nemotron", "glm", "glm4", "glm4_moe", "solar_open"}
-# How the code of these types decides whether a layer rotates.
+PARTIAL = {"gpt_neox", "phi3", "phi", "stablelm", "nemotron", "glm", "glm4", "glm4_moe", "solar_open", "persimmon"}
+PARTIAL |= {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "bamba", "glm4v_text", "glm4v_moe_text"}
+# How the code of these types decides whether a layer rotates. The models of others say so by the rotary embedding that
+# they pass.
 HAS_ROPE: dict[str, Callable[[Any], bool]] = {
+    "afmoe": lambda attention: attention.is_local_attention,
     "cohere2": lambda attention: attention.sliding_window is not None,
     "exaone4": lambda attention: attention.sliding_window is None or attention.is_sliding,
+    "exaone_moe": lambda attention: attention.sliding_window is None or attention.is_sliding,
 }
+# The layers of these types are of several classes, or have several mixers of tokens. Their code decides by the config
+# which layers have attention.
+HYBRID = {"lfm2", "lfm2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "minimax", "granitemoehybrid", "bamba"}
+HYBRID |= {"jamba", "nemotron_h", "falcon_h1"}
+# The layers of these types return a tuple.
+RETURN_TUPLES = ("GPTJ", "Falcon", "Bamba")
 
 
 class Unusable(Exception):
@@ -63,28 +75,58 @@ class Recorder(nn.Module):
     """Takes the place of a decoder layer."""
 
     attention_class: type[nn.Module]
-    calls: list[tuple[nn.Module, dict[str, Any]]]
+    calls: list[tuple[nn.Module | None, dict[str, Any]]]
 
-    def __init__(self, config: Any, layer_idx: int | None = None) -> None:
+    def __init__(self, config: Any, layer_idx: int | None = None, **named: Any) -> None:
         super().__init__()
         with torch.device("meta"):
-            self.attention = self.attention_class(config, layer_idx)
+            self.attention = self.attention_of(config, layer_idx, **named)
+
+    def attention_of(self, config: Any, layer_idx: int | None) -> nn.Module | None:
+        return self.attention_class(config, layer_idx)
 
     def forward(self, hidden_states: torch.Tensor, **named: Any) -> Any:
         self.calls.append((self.attention, named))
-        return (hidden_states,) if self.attention_class.__name__.startswith(("GPTJ", "Falcon")) else hidden_states
+        returns_tuple = self.attention_class.__name__.startswith(RETURN_TUPLES)
+        return (hidden_states, None) if returns_tuple else hidden_states
+
+
+class HybridRecorder(Recorder):
+    """Takes the place of a layer that may have attention. The real layer says whether it has."""
+
+    layer_class: type[nn.Module]
+
+    def attention_of(self, config: Any, layer_idx: int | None, **named: Any) -> nn.Module | None:
+        layer = self.layer_class(config, layer_idx, **named)
+        self.block_type = getattr(layer, "block_type", None)
+        self.mamba = getattr(layer, "mamba", None)  # Falcon-H1's model writes to it
+        return next((module for module in layer.modules() if isinstance(module, self.attention_class)), None)
 
 
 def module_of(model_type: str) -> Any:
-    return importlib.import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+    config_module = CONFIG_MAPPING[model_type].__module__
+    return importlib.import_module(config_module.replace(".configuration_", ".modeling_"))
 
 
 def keys_of(model_type: str) -> set[str]:
     """Returns the keys that the type's config class declares, and those that its modelling code names."""
     declared = {field.name for field in dataclasses.fields(CONFIG_MAPPING[model_type])}
-    source = inspect.getsource(module_of(model_type))
+    source = text_source_of(module_of(model_type))
     named = re.findall(r"\bconfig\.([a-z]\w*)", source) + re.findall(r'attr\([\w.]*config, "([a-z]\w*)"', source)
     return declared | set(named)
+
+
+def text_source_of(module: Any) -> str:
+    """Returns the module's source without its classes for images."""
+    layer = class_of(module, *LAYER_NAMES)
+    model = class_of(module, *(prefix_of(layer).removesuffix("Text") + ending for ending in MODEL_NAMES))
+    if not model.__name__.endswith("TextModel"):
+        return inspect.getsource(module)
+    of_text = (x for x in vars(module).values() if getattr(x, "__module__", None) == module.__name__)
+    prefix = prefix_of(layer)
+    own = [x for x in of_text if getattr(x, "__name__", "").startswith(prefix) and "Vision" not in x.__name__]
+    multimodal = (prefix.removesuffix("Text") + "Model", prefix.removesuffix("Text") + "ForConditionalGeneration")
+    return "".join(inspect.getsource(x) for x in own if x.__name__ not in multimodal)
 
 
 def class_of(module: Any, *endings: str) -> type:
@@ -93,8 +135,8 @@ def class_of(module: Any, *endings: str) -> type:
     return next(x for ending in endings for x in own if x.__name__.endswith(ending))
 
 
-def attention_layers(config: dict[str, Any]) -> list[Layer]:
-    """Returns the attention of each layer.
+def attention_layers(config: dict[str, Any]) -> list[Layer | None]:
+    """Returns the attention of each layer, and None for a layer without attention.
 
     Raises:
         Unusable: transformers cannot build or run such a model.
@@ -108,26 +150,37 @@ def attention_layers(config: dict[str, Any]) -> list[Layer]:
         raise Unusable(f"{type(error).__name__}: {error}") from error
 
 
-def _layers(config: dict[str, Any]) -> list[Layer]:
+def _layers(config: dict[str, Any]) -> list[Layer | None]:
     model_type = config["model_type"]
-    module = module_of(model_type)
     built = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
     built._attn_implementation = "eager"
-    model, calls = recorded(module, built)
-    rotary = getattr(model, "rotary_emb", None)
-    layers = [layer_of(model_type, attention, named, rotary, built) for attention, named in calls]
+    model, calls = recorded(model_type, built)
+    rotary = getattr(model, "rotary_emb", None) or getattr(model, "pos_emb", None)
+    layers = [
+        None if attention is None else layer_of(model_type, attention, named, rotary, built)
+        for attention, named in calls
+    ]
     check_cache(built, layers)
     return layers
 
 
-def recorded(module: Any, config: Any) -> tuple[nn.Module, list[tuple[nn.Module, dict[str, Any]]]]:
+def recorded(model_type: str, config: Any) -> tuple[nn.Module, list[tuple[nn.Module | None, dict[str, Any]]]]:
     """Runs the model with recorders as layers, and returns it and the recorded calls."""
-    calls: list[tuple[nn.Module, dict[str, Any]]] = []
+    calls: list[tuple[nn.Module | None, dict[str, Any]]] = []
+    module = module_of(model_type)
     layer = class_of(module, *LAYER_NAMES)
-    fields = {"attention_class": class_of(module, "Attention"), "calls": calls}
-    recorders = mock.patch.object(module, layer.__name__, type("RecorderOfType", (Recorder,), fields))
-    with recorders, no_init_weights():
-        model = class_of(module, prefix_of(layer) + "Model")(config)
+    prefix = prefix_of(layer)
+    model_class = class_of(module, *(prefix.removesuffix("Text") + ending for ending in MODEL_NAMES))
+    fields = {"attention_class": class_of(module, prefix + "Attention"), "calls": calls}
+    base = HybridRecorder if model_type in HYBRID else Recorder
+
+    def recorder(replaced: type) -> type:
+        return type("RecorderOfType", (base,), fields | {"layer_class": replaced})
+
+    classes = getattr(module, "ALL_DECODER_LAYER_TYPES", {})
+    by_name = mock.patch.dict(classes, {name: recorder(replaced) for name, replaced in classes.items()})
+    with mock.patch.object(module, layer.__name__, recorder(layer)), by_name, no_init_weights():
+        model = model_class(config)
     model(
         inputs_embeds=torch.zeros(1, TOKENS, config.hidden_size),
         attention_mask=torch.ones(1, TOKENS, dtype=torch.int64),
@@ -174,9 +227,11 @@ def heads_of(model_type: str, attention: Any, head_dim: int, config: Any) -> tup
     """Returns the numbers of query heads and KV heads, from the widths of the projections."""
     if model_type == "gptj":
         return attention.num_attention_heads, attention.num_attention_heads
-    if model_type == "gpt_neox":
+    if model_type in ("gpt_neox", "persimmon"):
         heads = attention.query_key_value.out_features // (3 * head_dim)
         return heads, heads
+    if model_type.startswith(("qwen3_next", "qwen3_5")):  # q_proj has a gate beside each query head
+        return attention.o_proj.in_features // head_dim, attention.k_proj.out_features // head_dim
     if model_type == "falcon":
         heads, kv_heads = attention.num_heads, attention.num_kv_heads
         width = attention.query_key_value.out_features
@@ -207,13 +262,36 @@ def rope_of(
         sine = module_of("gptj").create_sinusoidal_positions(2, attention.pos_embd_dim)[1].double()
         return torch.asin(sine[: attention.rotary_dim // 2]).nan_to_num(math.pi / 2), 1.0
     has_rope = HAS_ROPE.get(model_type, lambda attention: getattr(attention, "use_rope", True))
-    if not has_rope(attention):
+    if not has_rope(attention) or named.get("position_embeddings") is None:
         return torch.zeros(0, dtype=torch.float64), 1.0
     columns = named["position_embeddings"][0].shape[-1] * (2 if model_type == "gpt_oss" else 1)
     if columns > head_dim or (columns < head_dim and model_type not in PARTIAL):
         raise Unusable(f"{columns} rotated columns do not fit head_dim {head_dim}")
-    if rotary.rope_type == "dynamic":
-        raise Unusable("the frequencies depend on the length")
+    if isinstance(rotary.rope_type, dict):
+        return rope_of_kind(attention, rotary)
+    if rotary.rope_type == "longrope":
+        return longrope_of(model_type, named, rotary)
+    return rotary.inv_freq.double(), float(rotary.attention_scaling)
+
+
+def rope_of_kind(attention: Any, rotary: Any) -> tuple[torch.Tensor, float]:
+    """Returns the RoPE of the kind of the layer, whose rotary embedding has one for each kind."""
+    kind = attention.config.layer_types[attention.layer_idx]
+    if rotary.rope_type[kind] == "longrope":
+        run_to_end(rotary, kind)
+    return getattr(rotary, f"{kind}_inv_freq").double(), float(getattr(rotary, f"{kind}_attention_scaling"))
+
+
+def run_to_end(rotary: Any, *kind: str) -> None:
+    """Computes the last position of the model, so that LongRoPE chooses its list for requests of the greatest length."""
+    last = torch.tensor([[rotary.config.max_position_embeddings - 1]])
+    rotary(torch.zeros(1), last, *kind)
+
+
+def longrope_of(model_type: str, named: dict[str, Any], rotary: Any) -> tuple[torch.Tensor, float]:
+    run_to_end(rotary)
+    if model_type == "phimoe":  # its factor is not attention_scaling; the cosine of position 0 has it
+        return rotary.inv_freq.double(), float(named["position_embeddings"][0][0, 0, 0])
     return rotary.inv_freq.double(), float(rotary.attention_scaling)
 
 
@@ -237,12 +315,12 @@ def partner_of_first_column(module: Any) -> int:
     return int(rotated.nonzero()[-1])
 
 
-def check_cache(config: Any, layers: list[Layer]) -> None:
+def check_cache(config: Any, layers: list[Layer | None]) -> None:
     """Raises Unusable if the cache that generation uses drops keys that the mask shows."""
     kinds, named = get_layer_types_and_kwargs(config)
     if len(kinds) != len(layers):
         raise Unusable("layers share a cache")
     for kind, layer in zip(kinds, layers, strict=True):
-        drops = kind != "full_attention" and (named.get("sliding_window") or 0) < TOKENS
-        if drops and bool(layer.visible[-1].all()):
+        has_window = layer is not None and kind not in ("full_attention", "hybrid")
+        if has_window and (named.get("sliding_window") or 0) < TOKENS and bool(layer.visible[-1].all()):
             raise Unusable("the cache has a window, but the mask has none")
