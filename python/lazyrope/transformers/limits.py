@@ -11,13 +11,32 @@ def max_positions(config: Any) -> int | None:
     """Returns the most positions that a model's config allows, or None if the config does not say.
 
     A config with YaRN may state the maximum before or after the extension. Configs with llama3 state the extended one.
+    With dynamic NTK scaling and with LongRoPE, the model's code rotates all tokens of a longer request by other
+    frequencies than those of a request within the original context. Stored keys would be wrong, so the original context
+    is the maximum.
+
+    Args:
+        config: A config of transformers. Of a model of images or audio, its text config counts.
     """
-    stated: int | None = getattr(config, "max_position_embeddings", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    stated: int | None = getattr(text, "max_position_embeddings", None)
+    if stated is None:
+        return None
+    return min(_max_positions_of(rope, stated) for rope in _rope_parameters(text))
+
+
+def _rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """Returns the parameters of RoPE, or of RoPE of each kind of layer."""
     rope = getattr(config, "rope_parameters", None) or {}
-    if stated is None or rope.get("rope_type") != "yarn":
-        return stated
+    of_kinds = [value for value in rope.values() if isinstance(value, dict)]
+    return of_kinds or [rope]
+
+
+def _max_positions_of(rope: dict[str, Any], stated: int) -> int:
     original = rope.get("original_max_position_embeddings") or stated
-    return max(stated, int(original * rope.get("factor", 1.0)))
+    if rope.get("rope_type") == "yarn":
+        return max(stated, int(original * (rope.get("factor") or 1.0)))
+    return min(stated, original) if rope.get("rope_type") == "longrope" else stated
 
 
 def check_positions(maximum: int, documents: int, prompt: int, new_tokens: int) -> None:
