@@ -83,12 +83,15 @@ def supported() -> dict[str, Any]:
     configs = found_test("EveryHeadDimHasAConfigOnEveryArch")
     groups = found_test("test_a_group_with_more_heads_than_tile_rows_is_computed")
     models = found_test("test_specs_of_layers_agree_with_transformers")
+    change = found_test("test_specs_agree_with_transformers_after_any_change_of_one_key")
+    wrapped = found_test("test_the_specs_of_a_wrapper_are_those_of_its_text_model")
+    published = found_test("test_a_published_config_gives_the_attention_of_transformers")
     return {
         "archs": [arch for arch in lazyrope.archs() if not arch.startswith("emu")],
         "head_dims": lazyrope.head_dims(),
         "ropes": lazyrope.rope_variants(),
         "masks": lazyrope.masks(),
-        "models": lazyrope.model_types(),
+        "models": model_types(),
         "tests": {
             "head_dim": [steps, appends, moves, *compiled, configs],
             "GPU architecture": [*compiled, configs],
@@ -100,9 +103,37 @@ def supported() -> dict[str, Any]:
             "query and append form": [steps, appends, *compiled],
             "query heads for each KV head": [steps, groups],
             "page size and layout": [steps, appends, moves],
-            "`AttentionSpec.from_hf`": [models],
+            "`AttentionSpec.from_hf`": [models, change, wrapped, published],
         },
     }
+
+
+def model_types() -> Table:
+    """Returns a row for each model type of from_hf, from the registry.
+
+    Each type is also a case of the first test of from_hf in the table of tests, under its name. The types that the test
+    cannot run are named with a test of their own.
+    """
+    every = "default, linear, llama3, yarn, longrope, dynamic"
+    own = {
+        "gptj": "test_gptj_rotates_as_transformers_does",
+        "falcon": "test_heads_of_falcon_equal_those_of_transformers",
+    }
+    rows = []
+    for name, type_ in lazyrope.model_types().items():
+        test = own.get(name, f"test_specs_of_layers_agree_with_transformers[{name}]")
+        found_test(test.partition("[")[0])
+        rows.append(
+            [
+                f"`{name}`",
+                type_["heads"],
+                type_["windows"],
+                type_["rope"].replace(every, "all"),
+                type_["notes"],
+                f"`{test}`",
+            ]
+        )
+    return Table(["model type", "KV heads", "windows", "rope_type", "notes", "test"], rows)
 
 
 def bench(data: dict[str, Any]) -> dict[str, Any]:

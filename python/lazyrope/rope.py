@@ -159,7 +159,7 @@ def longrope(
     rotary_dim: int | None = None,
     attention_factor: float = 1.0,
 ) -> Rope:
-    """Returns :func:`neox` with a divisor for each pair (LongRoPE, arXiv 2402.13753), as long Phi-3 and Phi-4-mini have.
+    """Returns :func:`neox` with a divisor for each pair (LongRoPE, arXiv 2402.13753), as Phi-3 and Phi-4-mini have.
 
     Models have two lists: one for requests within the original context, and one for longer requests. A spec has one of
     them, because stored keys are rotated with it. :meth:`AttentionSpec.from_hf` chooses by ``max_model_len``.

@@ -169,12 +169,6 @@ int only_layer(const LayerSpecs& specs) {
 
 }  // namespace
 
-std::vector<std::string> model_types_of_hf() {
-  std::vector<std::string> names;
-  for (const ModelType& row : model_types()) names.emplace_back(row.name);
-  return names;
-}
-
 LayerSpecs attention_specs_from_hf(const std::string& json, const std::optional<std::string>& dtype,
                                    std::optional<int> max_model_len) {
   check_max_model_len(max_model_len);

@@ -8,9 +8,6 @@
 
 namespace lazyrope {
 
-// Returns the known model types, with their names in config.json.
-std::vector<std::string> model_types_of_hf();
-
 // The attention of each layer of a model. A layer without attention, such as a recurrent one, has
 // no value.
 using LayerSpecs = std::vector<std::optional<AttentionSpec>>;

@@ -66,13 +66,14 @@ struct ModelType {
   HeadDim head_dim = HeadDim::kFromConfig;
   KvHeads kv_heads = KvHeads::kFromConfig;
   Windows windows = Windows::kNone;
-  // Hybrid models: returns whether a layer has attention if the config has no layer_types. Null:
+  // Returns whether a layer of a hybrid model has attention if the config has no layer_types. Null:
   // all layers have attention.
   bool (*has_attention)(const Json& config, int layer) = nullptr;
-  bool reads_layer_types = true;             // of hybrid models; of others, `windows` says so
-  bool has_older_names = false;              // layer_types may say "attention" for "full_attention"
-  Keys without_attention = {};               // the names in layer_types of layers without attention
-  void (*complete)(Json& config) = nullptr;  // replaces older keys by the present ones
+  bool reads_layer_types = true;  // for hybrid models; for others, `windows` says so
+  bool has_older_names = false;   // layer_types may say "attention" for "full_attention"
+  Keys without_attention = {};    // the names in layer_types of layers without attention
+  // Replaces older keys by the present ones, or refuses them.
+  void (*complete)(Json& config) = nullptr;
   RopeLayers rope_layers = RopeLayers::kAll;
   const char* scale_key = nullptr;  // the scale of scores; null: 1 / sqrt(head_dim)
   bool sinks = false;
@@ -82,7 +83,7 @@ struct ModelType {
   double theta = 10000.0;                // if no key gives it
   const char* theta_key = "rope_theta";  // outside of rope_parameters
   const char* fraction_key = nullptr;    // the rotated fraction of a head; null: always all of it
-  // RoPE of its own for each kind of layer. rope_parameters then holds an object for each kind, and
+  // Each kind of layer has RoPE of its own. rope_parameters then holds an object for each kind, and
   // rope_scaling and rope_theta are those of the layers without a window.
   bool has_rope_of_kinds = false;
   const char* sliding_theta_key = nullptr;  // theta of layers with a window, outside of an object

@@ -11,7 +11,7 @@ struct TypeDescription {
   std::string heads;    // the number of KV heads, and head_dim
   std::string windows;  // the layers with a sliding window
   std::string rope;     // the values of rope_type
-  std::string notes;    // what else the type has
+  std::string notes;    // the other properties of the type, or nothing
 };
 
 // Returns a description of each known model type.

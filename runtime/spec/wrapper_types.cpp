@@ -13,7 +13,7 @@ namespace {
 // A model type whose config.json has the config of its text model in text_config.
 struct WrapperType {
   std::string_view name;
-  std::string_view text_type;  // of a text_config without model_type
+  std::string_view text_type;  // the model_type of a text_config without one
   bool is_fixed = false;       // transformers ignores the model_type of text_config
   bool may_be_flat = false;    // without text_config, the config itself is that of the text model
   Json text_defaults = Json::object();  // the wrapper's own values of keys that text_config lacks
@@ -150,12 +150,6 @@ Json text_config_of(Json config) {
               "the positions of images and audio do not matter",
               json_excerpt(type));
   return complete;
-}
-
-std::vector<std::string> wrapper_types() {
-  std::vector<std::string> names;
-  for (const WrapperType& row : wrappers()) names.emplace_back(row.name);
-  return names;
 }
 
 }  // namespace lazyrope

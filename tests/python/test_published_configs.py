@@ -1,4 +1,4 @@
-"""Compares AttentionSpec.from_hf with transformers for the configs of published models, or checks the reason of a refusal.
+"""Compares AttentionSpec.from_hf with transformers for the configs of published models, or checks why it refuses them.
 
 The configs hold the geometry of each model, and the other keys that matter to attention, in the form in which the model
 was published.

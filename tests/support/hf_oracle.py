@@ -283,7 +283,7 @@ def rope_of_kind(attention: Any, rotary: Any) -> tuple[torch.Tensor, float]:
 
 
 def run_to_end(rotary: Any, *kind: str) -> None:
-    """Computes the last position of the model, so that LongRoPE chooses its list for requests of the greatest length."""
+    """Computes the model's last position, so that LongRoPE chooses its list for requests of the greatest length."""
     last = torch.tensor([[rotary.config.max_position_embeddings - 1]])
     rotary(torch.zeros(1), last, *kind)
 
