@@ -149,6 +149,8 @@ def test_keys_depend_on_everything_that_decides_a_documents_kv():
         key(dict(rope=rope.neox(rotary_dim=32))),
         key(dict(rope=rope.llama3(10000.0))),
         key(dict(rope=rope.llama3(10000.0, factor=16.0))),
+        key(dict(rope=rope.longrope(factors=[1.0] * 32))),
+        key(dict(rope=rope.longrope(factors=[1.0] * 31 + [2.0]))),
         key({}, model="m"),
         key({}, num_layers=3),
         key({}, dtype=torch.float32),
