@@ -24,8 +24,7 @@ constexpr std::array<std::string_view, kKernelKinds> kNames = {
 // Returns each pair's angle per token (templates/ops/rotate.cuh).
 RopeTable revolutions_per_token(const KernelSpec& spec) {
   const RopeVariant rope = rope_variant(spec.rope.variant);
-  const std::vector<double> frequencies =
-      rope.frequencies(spec.rope);
+  const std::vector<double> frequencies = rope.frequencies(spec.rope);
   if (frequencies.size() != static_cast<std::size_t>(spec.rope.rotary_dim / 2))
     throw SpecError(
         fmt::format("rope \"{}\" gives {} frequencies for rotary_dim = {}; it must give {}",

@@ -102,6 +102,7 @@ LayerKind kind_of_name(const Json& name, const ModelType& type, int layer) {
   for (const auto& [known, kind] : names)
     if (name == known) return kind;
   std::vector<std::string> known;
+  known.reserve(names.size());
   for (const auto& pair : names) known.push_back(pair.first);
   refuse_config(fmt::format("layer_types: layer {} is {}; known are: {}", layer, json_excerpt(name),
                             fmt::join(known, ", ")));

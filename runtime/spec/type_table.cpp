@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <string_view>
+
 #include "runtime/spec/model_types.h"
 
 namespace lazyrope {
@@ -22,7 +24,7 @@ std::string heads_of(const ModelType& type) {
   return "";
 }
 
-std::string windows_of(const ModelType& type) {
+std::string_view windows_of(const ModelType& type) {
   switch (type.windows) {
     case Windows::kNone:
       return "none";
@@ -89,8 +91,8 @@ std::string notes_of(const ModelType& type) {
 std::vector<TypeDescription> model_type_table() {
   std::vector<TypeDescription> table;
   for (const ModelType& type : model_types())
-    table.push_back(
-        {std::string(type.name), heads_of(type), windows_of(type), rope_of(type), notes_of(type)});
+    table.push_back({std::string(type.name), heads_of(type), std::string(windows_of(type)),
+                     rope_of(type), notes_of(type)});
   return table;
 }
 
