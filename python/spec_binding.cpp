@@ -8,6 +8,7 @@
 #include "codegen/kernel_config.h"
 #include "python/bindings.h"
 #include "python/log_bridge.h"
+#include "runtime/spec/layer_groups.h"
 #include "runtime/spec/model_config.h"
 #include "runtime/spec/spec.h"
 #include "runtime/spec/type_table.h"
@@ -97,17 +98,39 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   return spec;
 }
 
-AttentionSpec spec_from_hf(const py::object& config, const py::object& dtype,
-                           const std::string& query_form, std::optional<int> layer,
-                           const py::object& kv_dtype, bool batch_invariant, int ranks,
-                           std::optional<int> max_model_len) {
-  const auto name = dtype.is_none() ? std::nullopt : std::optional(dtype_name(dtype));
-  AttentionSpec spec = attention_spec_from_hf(config_text(config), name, layer, max_model_len);
+std::optional<std::string> optional_dtype_name(const py::object& dtype) {
+  return dtype.is_none() ? std::nullopt : std::optional(dtype_name(dtype));
+}
+
+// Returns the spec with the arguments of from_hf() that are no part of the config.
+AttentionSpec with_arguments(AttentionSpec spec, const std::string& query_form,
+                             const py::object& kv_dtype, bool batch_invariant, int ranks) {
   spec.query_form = spec.append_form = rope_form_from(query_form);
   spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
   spec.batch_invariant = batch_invariant;
   validate(spec);
   return tensor_parallel(std::move(spec), ranks);
+}
+
+AttentionSpec spec_from_hf(const py::object& config, const py::object& dtype,
+                           const std::string& query_form, std::optional<int> layer,
+                           const py::object& kv_dtype, bool batch_invariant, int ranks,
+                           std::optional<int> max_model_len) {
+  return with_arguments(attention_spec_from_hf(config_text(config), optional_dtype_name(dtype),
+                                               layer, max_model_len),
+                        query_form, kv_dtype, batch_invariant, ranks);
+}
+
+std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::object& dtype,
+                                       const std::string& query_form, const py::object& kv_dtype,
+                                       bool batch_invariant, int ranks,
+                                       std::optional<int> max_model_len) {
+  auto groups =
+      attention_groups_from_hf(config_text(config), optional_dtype_name(dtype), max_model_len);
+  for (LayerGroup& group : groups)
+    group.spec =
+        with_arguments(std::move(group.spec), query_form, kv_dtype, batch_invariant, ranks);
+  return groups;
 }
 
 std::optional<int> mask_parameter(const AttentionSpec& spec, const char* name) {
@@ -210,6 +233,11 @@ void bind_spec(py::module_& module) {
                   py::arg("layer") = py::none(), py::arg("kv_dtype") = py::none(),
                   py::arg("batch_invariant") = false, py::arg("tensor_parallel") = 1,
                   py::arg("max_model_len") = py::none(), py::call_guard<LogDelivery>())
+      .def_static("groups_from_hf", &groups_from_hf, py::arg("config"), py::kw_only(),
+                  py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
+                  py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
+                  py::arg("tensor_parallel") = 1, py::arg("max_model_len") = py::none(),
+                  py::call_guard<LogDelivery>())
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)
@@ -246,6 +274,24 @@ void bind_spec(py::module_& module) {
   define_value(spec_type, [](const AttentionSpec& spec) { return arguments_of(spec); });
 }
 
+py::tuple layers_of(const LayerGroup& group) { return py::tuple(py::cast(group.layers)); }
+
+void bind_layer_group(py::module_& module) {
+  py::class_<LayerGroup> group_type(module, "LayerGroup");
+  group_type
+      .def(py::init([](AttentionSpec spec, std::vector<int> layers) {
+             LayerGroup group{std::move(spec), std::move(layers)};
+             validate(group);
+             return group;
+           }),
+           py::arg("spec"), py::arg("layers"))
+      .def_readonly("spec", &LayerGroup::spec)
+      .def_property_readonly("layers", &layers_of);
+  define_value(group_type, [](const LayerGroup& group) {
+    return py::dict(py::arg("spec") = group.spec, py::arg("layers") = layers_of(group));
+  });
+}
+
 }  // namespace
 
 void bind_specs(py::module_& module) {
@@ -253,6 +299,7 @@ void bind_specs(py::module_& module) {
   bind_rope(module);
   bind_temperature(module);
   bind_spec(module);
+  bind_layer_group(module);
 }
 
 }  // namespace lazyrope

@@ -20,6 +20,7 @@
 #include "runtime/base/version.h"
 #include "runtime/engine/defer_prefill.h"
 #include "runtime/engine/device_tensor.h"
+#include "runtime/spec/layer_groups.h"
 #include "runtime/spec/model_config.h"
 #include "runtime/spec/spec.h"
 #include "runtime/step/batch.h"

@@ -14,7 +14,7 @@
 #include "codegen/kernel_config.h"
 #include "codegen/mask.h"
 #include "runtime/spec/config_json.h"
-#include "runtime/spec/model_config.h"
+#include "runtime/spec/layer_groups.h"
 #include "tools/completion.h"
 
 namespace lazyrope {
@@ -158,17 +158,14 @@ std::string model_name(const fs::path& file) {
                                           : file.stem().string();
 }
 
-// Returns the distinct specs of the model's layers.
-std::vector<AttentionSpec> model_specs(const fs::path& file,
-                                       const std::optional<std::string>& dtype,
-                                       std::optional<int> max_model_len) {
+// Returns the layers of the model that have attention, grouped by equal specs.
+std::vector<LayerGroup> model_groups(const fs::path& file, const std::optional<std::string>& dtype,
+                                     std::optional<int> max_model_len) {
   const std::string text = read_config_file(file);
   try {
-    std::vector<AttentionSpec> specs;
-    for (std::optional<AttentionSpec>& spec : attention_specs_from_hf(text, dtype, max_model_len))
-      if (spec && std::ranges::find(specs, *spec) == specs.end()) specs.push_back(std::move(*spec));
-    if (specs.empty()) throw SpecError("none of its layers has attention");
-    return specs;
+    std::vector<LayerGroup> groups = attention_groups_from_hf(text, dtype, max_model_len);
+    if (groups.empty()) throw SpecError("none of its layers has attention");
+    return groups;
   } catch (const SpecError& error) {
     throw SpecError(fmt::format("{}: {}", file.string(), error.what()));
   }
@@ -315,9 +312,9 @@ std::vector<NamedSpec> specs_of(const SpecOptions& options) {
   if (options.dtype) (void)as_usage([&] { return dtype_from(*options.dtype); });
   for (const std::string& model : options.models) {
     const fs::path file = config_file(model);
-    for (const AttentionSpec& spec : model_specs(file, options.dtype, options.max_model_len))
+    for (const LayerGroup& group : model_groups(file, options.dtype, options.max_model_len))
       specs.push_back({unused_name(model_name(file), specs),
-                       as_usage([&] { return with_shared_options(spec, options); })});
+                       as_usage([&] { return with_shared_options(group.spec, options); })});
   }
   if (!specs.empty()) return specs;
   const AttentionSpec spec =

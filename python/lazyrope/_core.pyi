@@ -1,7 +1,4 @@
-"""Describes the extension module. The package lazyrope exports its public names.
-
-Errors are those of :mod:`lazyrope.errors`. Each message says what was given, what is allowed and what to do.
-"""
+"""Describes the extension module. lazyrope exports its public names, and :mod:`lazyrope.errors` has its errors."""
 
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar, final, overload, type_check_only
@@ -22,6 +19,7 @@ from ._process import write_trace_event as write_trace_event
 from ._reposition import Reposition as Reposition
 from ._reposition import compile_reposition as compile_reposition
 from ._spec import AttentionSpec as AttentionSpec
+from ._spec import LayerGroup as LayerGroup
 from ._spec import QueryTemperature as QueryTemperature
 from ._spec import Rope as Rope
 from ._spec import head_dims as head_dims

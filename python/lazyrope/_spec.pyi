@@ -188,6 +188,39 @@ class AttentionSpec:
                 and objects more than 64 deep.
         """
 
+    @staticmethod
+    def groups_from_hf(
+        config: str | PathLike[str] | Any,
+        *,
+        dtype: Literal["bfloat16", "float16"] | _Dtype | type[Any] | None = None,
+        query_form: Literal["raw", "rotated"] = "raw",
+        kv_dtype: Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"] | _Dtype | type[Any] | None = None,
+        batch_invariant: bool = False,
+        tensor_parallel: int = 1,
+        max_model_len: int | None = None,
+    ) -> list[LayerGroup]:
+        """Returns the attention of every layer of a Hugging Face model, as groups of layers with equal specs.
+
+        A model compiles the kernels of each group once. Layers differ in their sliding window (Gemma 2, gpt-oss) or in
+        their RoPE (SmolLM3), for example.
+
+        Args:
+            config: As in :meth:`from_hf`.
+            dtype: As in :meth:`from_hf`.
+            query_form: As in :meth:`from_hf`.
+            kv_dtype: As in :meth:`from_hf`.
+            batch_invariant: As in :meth:`from_hf`.
+            tensor_parallel: As in :meth:`from_hf`.
+            max_model_len: As in :meth:`from_hf`.
+
+        Returns:
+            The groups, in the order of their first layers. Each layer with attention is in one of them. A config that
+            does not state the number of layers has layer 0 alone.
+
+        Raises:
+            SpecError: As in :meth:`from_hf`, except that layers may differ.
+        """
+
     @property
     def head_dim(self) -> int: ...
     @property
@@ -243,6 +276,32 @@ class AttentionSpec:
         "half": i and i + rotary_dim / 2. "interleaved": 2i and 2i + 1. "none": there is no rotation.
         """
 
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __getstate__(self) -> dict[str, Any]: ...
+    def __setstate__(self, arg0: dict[str, Any], /) -> None: ...
+
+@final
+class LayerGroup:
+    """The layers of a model that have the same attention. :meth:`AttentionSpec.groups_from_hf` makes it.
+
+    It is a value, as a spec is.
+    """
+
+    def __init__(self, spec: AttentionSpec, layers: Sequence[int]) -> None:
+        """
+        Args:
+            spec: The attention of each of the layers.
+            layers: The numbers of the layers, from 0 on, ascending. There is at least one.
+
+        Raises:
+            SpecError: The layers are not as described.
+        """
+
+    @property
+    def spec(self) -> AttentionSpec: ...
+    @property
+    def layers(self) -> tuple[int, ...]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __getstate__(self) -> dict[str, Any]: ...

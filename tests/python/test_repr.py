@@ -55,6 +55,7 @@ VALUES = [
         temperature=lazyrope.QueryTemperature(beta=0.1, interval=8192, offset=1),
     ),
     lazyrope.QueryTemperature(beta=0.1, interval=8192),
+    lazyrope.LayerGroup(SPEC, [0, 2]),
     ropes.none(),
     ropes.longrope(1e6 / 3, factors=[1.0 + i / 7 for i in range(16)], rotary_dim=32),
     ropes.neox(1e6 / 3, rotary_dim=32, attention_factor=1.25),

@@ -38,7 +38,12 @@ def configs() -> list[lazyrope.KernelConfig]:
     return [*lazyrope.configs(spec, arch="sm_90a"), *lazyrope.configs(spec, arch="sm_80")]
 
 
+def groups() -> list[lazyrope.LayerGroup]:
+    return [lazyrope.LayerGroup(spec, range(i, 8, 2)) for i, spec in enumerate(specs())]
+
+
 VALUES = {
+    "LayerGroup": groups,
     "Rope": lambda: [spec.rope for spec in specs()],
     "AttentionSpec": specs,
     "QueryTemperature": lambda: [lazyrope.QueryTemperature(beta=beta, interval=8) for beta in (0.1, 0.2)],

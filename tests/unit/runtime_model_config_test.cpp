@@ -5,6 +5,7 @@
 
 #include "codegen/error.h"
 #include "runtime/base/log.h"
+#include "runtime/spec/layer_groups.h"
 #include "runtime/spec/model_config.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/specs.h"
@@ -159,6 +160,31 @@ TEST(ModelConfig, SmolLM3HasWindowsInLayersWithoutRope) {
   EXPECT_EQ(mask(3), "sliding_window");
   config["no_rope_layer_interval"] = 0;
   EXPECT_TRUE(throws<SpecError>([&] { mask(3); }, {"no_rope_layer_interval = 0; it must be at"}));
+}
+
+TEST(ModelConfig, LayersWithEqualAttentionFormGroups) {
+  const std::string gemma2 = tiny("gemma2").dump();
+  const std::vector<LayerGroup> groups = attention_groups_from_hf(gemma2, "float16");
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].layers, (std::vector<int>{0, 2}));
+  EXPECT_EQ(groups[1].layers, (std::vector<int>{1, 3}));
+  for (const LayerGroup& group : groups)
+    for (const int layer : group.layers)
+      EXPECT_EQ(group.spec, attention_spec_from_hf(gemma2, "float16", layer));
+  const std::vector<LayerGroup> only = attention_groups_from_hf(tiny("llama").dump(), {});
+  ASSERT_EQ(only.size(), 1u);
+  EXPECT_EQ(only[0].layers, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(attention_groups_from_hf(smollm2_135m().dump(), {})[0].layers, std::vector<int>{0})
+      << "the config does not state the number of layers";
+}
+
+TEST(ModelConfig, LayersOfAGroupMustAscendFromZero) {
+  const AttentionSpec spec = spec_of(tiny("llama"));
+  EXPECT_NO_THROW(validate(LayerGroup{spec, {0, 3}}));
+  const std::vector<std::vector<int>> refused = {{}, {-1}, {1, 1}, {2, 1}};
+  for (const std::vector<int>& layers : refused)
+    EXPECT_TRUE(throws<SpecError>([&] { validate(LayerGroup{spec, layers}); },
+                                  {"layers = [", "ascending, and at least one"}));
 }
 
 struct Refusal {
