@@ -100,6 +100,13 @@ TemplateType store_type(const KernelSpec& spec) {
   return {"ops/store/fp8.cuh", fmt::format("Fp8Store<{}, {}>", type, fp8_format(spec))};
 }
 
+// Returns the store that reposition uses, which loads from the pool what it stores there.
+TemplateType moved_store_type(const KernelSpec& spec) {
+  if (!spec.has_fp8_pool()) return store_type(spec);
+  return {"ops/store/moved_fp8.cuh",
+          fmt::format("MovedFp8Store<{}, {}>", element(spec.dtype), fp8_format(spec))};
+}
+
 // Returns the name of the kernel's class in templates/family.
 std::string kernel_class(const TileConfig& config) {
   return fmt::format("{}{}", config.family == Family::kSm90a ? "Sm90a" : "Sm80",
@@ -205,6 +212,8 @@ Launch reposition_launch(const KernelSpec& spec) {
   TemplateValues values = rope_values(spec, table);
   values.erase("attention_factor");  // stored keys have it already
   values.emplace("rotates_keys", spec.key_form == KeyForm::kLocal ? "true" : "false");
+  TemplateType store = moved_store_type(spec);
+  values.insert({{"store_file", std::move(store.file)}, {"store", std::move(store.name)}});
   return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0, std::move(table)};
 }
 

@@ -74,8 +74,11 @@ def gather(pool: Tensor, layout: str, slots: Slots) -> Tensor:
 
 
 def scatter(pool: Tensor, layout: str, slots: Slots, rows: Tensor) -> None:
-    """Writes rows to the pool, rounded to its dtype. Numbers of 8 bits saturate at the greatest one."""
-    if is_narrow(pool.dtype):
+    """Writes rows to the pool, rounded to its dtype. Numbers of 8 bits saturate at the greatest one.
+
+    Rows that have the pool's dtype keep their bits.
+    """
+    if is_narrow(pool.dtype) and rows.dtype != pool.dtype:
         greatest = torch.finfo(pool.dtype).max
         rows = rows.float().clamp(-greatest, greatest).nan_to_num(torch.nan)  # all NaNs get the same bits
     rows, bits = bits_of(rows.to(pool.dtype)), bits_of(pool)

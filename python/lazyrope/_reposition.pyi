@@ -31,12 +31,17 @@ class Reposition:
         rotated whatever the spec's append_form is. RoPE's attention factor is not applied, for stored keys have it
         already. The call is asynchronous, and a CUDA graph can capture it.
 
+        In a pool of 8 bits, a rotated key is rounded to 8 bits once more: by at most 1/16 of an element with
+        float8_e4m3fn, and 1/8 with float8_e5m2 (more near 0, where the numbers are equally spaced). An element beyond
+        the greatest number becomes that number. So move a document from its stored copy each time, not from a moved
+        one. Scales do not matter, if source and target have the same.
+
         No slot may be both read and written, or written twice: its contents are then undefined.
 
         Args:
             k_pool: Keys, read and written: [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads,
-                page_size, head_dim] (HND), of the spec's dtype. The last dimension is contiguous. The address and the
-                other strides are multiples of 16 bytes.
+                page_size, head_dim] (HND), of the spec's kv_dtype. An 8-bit pool may also be uint8. The last dimension
+                is contiguous. The address and the other strides are multiples of 16 bytes.
             v_pool: Values, of the same shape and strides.
             source: The slots to read: an append step for the same device, page_size and layout.
             target: The slots to write: an append step with the same ``capacity.tokens`` as source. A row that either

@@ -543,11 +543,6 @@ class EagerReposition(_RopeAttention):
 
     arch = "eager"
 
-    def __init__(self, spec: AttentionSpec) -> None:
-        super().__init__(spec)
-        if spec.kv_dtype != spec.dtype:
-            raise SpecError(f'kv_dtype = "{spec.kv_dtype}": reposition would round keys of 8 bits once more')
-
     @checked
     def __call__(
         self,
@@ -567,6 +562,7 @@ class EagerReposition(_RopeAttention):
             raise SpecError(
                 f"source has {len(source.rows)} tokens and target {len(target.rows)}; both must have the same rows"
             )
+        k_pool, v_pool = self._pool("k_pool", k_pool), self._pool("v_pool", v_pool)
         k = gather(k_pool, source.layout, source.slots)
         v = gather(v_pool, source.layout, source.slots)
         if self.spec.key_form == "local":
@@ -590,6 +586,6 @@ def compile_reposition(spec: AttentionSpec) -> EagerReposition:
     """Returns the reposition of a spec in plain PyTorch.
 
     Raises:
-        SpecError: As in :func:`compile`, or the pool has 8 bits.
+        SpecError: As in :func:`compile`.
     """
     return EagerReposition(spec)

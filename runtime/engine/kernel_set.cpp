@@ -1,13 +1,10 @@
 #include "runtime/engine/kernel_set.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 #include <numeric>
 #include <utility>
 
-#include "codegen/error.h"
 #include "runtime/base/log.h"
 
 namespace lazyrope {
@@ -81,11 +78,6 @@ KernelSetRequest attention_set(const AttentionSpec& spec, const Arch& arch,
 KernelSetRequest reposition_set(const AttentionSpec& spec, const Arch& arch) {
   validate(spec);
   const KernelSpec kernel_spec = spec.kernel_spec();
-  if (kernel_spec.has_fp8_pool())
-    throw SpecError(fmt::format(
-        "kv_dtype = \"{}\"; reposition would round keys of 8 bits once more each time that they "
-        "move: attention reads them in place, at any position",
-        to_string(kernel_spec.pool_dtype())));
   // Any config serves: the kernel does not depend on it.
   return {kernel_spec,
           &arch,

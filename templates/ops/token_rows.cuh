@@ -3,7 +3,8 @@
 //
 // The grid strides over (token, KV head, task). A task is a unit of the pairing or, after these, a
 // run of columns that is not rotated, so neighbouring threads access neighbouring addresses. A
-// thread loads 8 bytes at a time, or 4 if the pairing has shorter runs.
+// thread loads 8 bytes at a time, or 4 if the pairing has shorter runs; from a pool of 8 bits it
+// loads half as many.
 #pragma once
 
 #include "abi/append.h"
@@ -38,12 +39,16 @@ struct TokenMove {
   static constexpr int kUnits = Spec::kRotates ? Pairing::kUnits : 0;
   static constexpr int kColumns = Pairing::kPairs;  // columns of a run
   using Store = typename Spec::Store;
-  using Run = typename UnitRotation<Pairing>::Run;
+  using Run = typename Store::template Loaded<kColumns>;
   using StoredRun = typename Store::template Run<kColumns>;
   static constexpr int kTasks = Spec::kHeadDim / Pairing::kPairs - kUnits;  // a unit is two runs
 
   LAZYROPE_DEVICE static Run load(const void* row, int32 run) {
-    return ld_global_nc(static_cast<const Run*>(row) + run);
+    const Run* const at = static_cast<const Run*>(row) + run;
+    if constexpr (sizeof(Run) < 4)
+      return ld_global(at);  // ld.global.nc has no such width
+    else
+      return ld_global_nc(at);
   }
   LAZYROPE_DEVICE static void store(void* row, int32 run, StoredRun value) {
     st_global(static_cast<StoredRun*>(row) + run, value);
@@ -66,7 +71,9 @@ struct TokenMove {
     UnitRotation<Pairing> rotation;
     rotation.set(row.rotation_tokens, revolutions, Spec::kFactor);
     float rotated[2 * kColumns];
-    rotation.template rotate<typename Spec::Element>(rotated, key_a, key_b);
+    rotation.template rotate<typename Spec::Element>(rotated,
+                                                     Store::template elements<kColumns>(key_a),
+                                                     Store::template elements<kColumns>(key_b));
     store(row.key_to, run_a, Store::template rotated<kColumns>(rotated, inverse.key));
     store(row.key_to, run_b, Store::template rotated<kColumns>(rotated + kColumns, inverse.key));
     store_unrotated(row.value_to, run_a, value_a, inverse.value);

@@ -46,6 +46,14 @@ def segments(device, positions, base, length, pages):
     return indptr, position, lazyrope.Segments(*columns), all_pages
 
 
+def rounded(exact: torch.Tensor, kv_dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the numbers, saturated, and the distance between neighbours of the 8-bit type at each of them."""
+    most = LARGEST[kv_dtype]
+    wanted = exact.clamp(-most, most)
+    bits, least = {"float8_e4m3fn": (3, -6), "float8_e5m2": (2, -14)}[kv_dtype]
+    return wanted, 2.0 ** (wanted.abs().log2().floor().clamp_min(least) - bits)
+
+
 @pytest.mark.parametrize("kv_dtype", list(FP8))
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_every_number_is_stored_with_pytorch_rounding(build, device, dtype, kv_dtype):
@@ -108,11 +116,9 @@ def test_keys_are_rotated_scaled_and_rounded_once(build, device, kv_dtype, rope,
     # This bounds the error of sin.approx and cos.approx (2^-20.9: PTX ISA, "sin") in two products.
     angles = 2 * 2.0**-20.9 * k.abs().max().item()
     for pool, exact, scale in ((k_pool, rotated, k_scale), (v_pool, v.double(), v_scale)):
-        most = LARGEST[kv_dtype]  # larger values saturate: 4.5 with the scale 0.01, for example
-        wanted = (exact / scale.double()[:, None]).clamp(-most, most)
+        # Larger values saturate: 4.5 with the scale 0.01, for example.
+        wanted, step = rounded(exact / scale.double()[:, None], kv_dtype)
         stored = pool.float().double().reshape(-1, 3, 80)[:50]
-        bits, least = {"float8_e4m3fn": (3, -6), "float8_e5m2": (2, -14)}[kv_dtype]
-        step = 2.0 ** (wanted.abs().log2().floor().clamp_min(least) - bits)
         off = 1e-6 * wanted.abs() + angles / scale.double()[:, None]
         assert bool(((stored - wanted).abs() <= 0.5 * step + off).all())
 
@@ -136,6 +142,45 @@ def test_appended_fp8_keys_are_attended_to_with_their_scales(build, device):
     assert (out.double() - exact).norm() / exact.norm() < 4e-3
     whole_k = rotate(k, torch.arange(100, device=device), frequencies, 128)
     assert (stored_k * scales["k_scale"].double()[:, None] - whole_k).norm() / whole_k.norm() < 0.04
+
+
+def check_moved(spec: lazyrope.AttentionSpec, kernel, mover, device: str) -> None:
+    """Moves a document by a million tokens. Its keys are large, so that some of them saturate."""
+    count, distance, dtype = 40, 1_000_000, FP8[spec.kv_dtype]
+    shape = (6, 16, spec.num_kv_heads, spec.head_dim)
+    most = LARGEST[spec.kv_dtype]
+    keys = (torch.randn(shape) * most / 2).clamp(-most, most).to(dtype).to(device)
+    codes = torch.randint(0, 256, shape, dtype=torch.uint8).to(device)  # the values, NaN included
+    k_pool, v_pool = keys.clone(), codes.clone().view(dtype)
+    pages, capacity = ints(range(6), device), lazyrope.AppendCapacity(count)
+    spans = [one_span(first, count, lead, device) for first, lead in ((7, 0), (7 + distance, 48))]
+    mover(k_pool, v_pool, *(kernel.plan_append(span, pages, capacity=capacity) for span in spans))
+    before, after, values = (x.reshape(2, 48, *shape[2:]) for x in (keys.double(), k_pool.double(), v_pool))
+    assert torch.equal(k_pool.view(torch.uint8)[:3], keys.view(torch.uint8)[:3]), "the source has changed"
+    assert torch.equal(values.view(torch.uint8)[1, :count], codes.reshape(values.shape)[0, :count])
+    assert torch.equal(after[1, count:], before[1, count:])
+    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+    rotary_dim = len(frequencies) * 2
+    by = torch.full((count,), distance, device=device)
+    exact = rotate(before[0, :count], by, frequencies, rotary_dim, spec.rope_pairing)
+    wanted, step = rounded(exact, spec.kv_dtype)
+    # This bounds the error of sin.approx and cos.approx (2^-20.9: PTX ISA, "sin") in two products.
+    off = 2 * 2.0**-20.9 * most
+    moved = after[1, :count]
+    assert bool(((moved - wanted).abs() <= 0.5 * step + off).all())
+    assert torch.equal(moved[..., rotary_dim:], before[0, :count, :, rotary_dim:])
+    if rotary_dim:
+        assert bool((moved.abs() == most).any()) and bool((exact.abs() > most).any())
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("rope", [lazyrope.rope.neox(), lazyrope.rope.gptj(rotary_dim=20), lazyrope.rope.none()])
+@pytest.mark.parametrize("kv_dtype", list(FP8))
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_moved_keys_are_rotated_and_rounded_once_more(build, device, dtype, kv_dtype, rope):
+    spec = specification(kv_dtype, dtype, head_dim=80, num_q_heads=3, num_kv_heads=3, rope=rope)
+    kernel = build(spec)
+    check_moved(spec, kernel, lazyrope.compile_reposition(spec, kernel.arch), device)
 
 
 class TestRefused:
@@ -176,6 +221,10 @@ class TestRefused:
         with pytest.raises(lazyrope.SpecError, match=r"k_pool is uint8.*must be bfloat16"):
             call("as dtype", pool_dtype=torch.uint8)
 
-    def test_reposition_of_fp8_keys_is_refused(self, device):
-        with pytest.raises(lazyrope.SpecError, match="reposition would round keys of 8 bits once more"):
-            lazyrope.compile_reposition(specification("float8_e5m2"), arch="sm_80")
+    def test_reposition_of_a_pool_of_another_dtype_is_refused(self, build, device):
+        spec = specification("float8_e5m2")
+        kernel = build(spec)
+        pool = torch.zeros((2, 16, 1, 256), dtype=torch.bfloat16, device=device)
+        step = kernel.plan_append(one_span(0, 3, 0, device), ints([0, 1], device), capacity=lazyrope.AppendCapacity(3))
+        with pytest.raises(lazyrope.SpecError, match=r"k_pool is bfloat16.*must be float8_e5m2"):
+            lazyrope.compile_reposition(spec, kernel.arch)(pool, pool.clone(), step, step)

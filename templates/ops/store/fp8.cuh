@@ -11,6 +11,13 @@ struct Fp8Store {
   static constexpr bool kScaled = true;
   template <int kColumns>
   using Run = Bytes<kColumns>;
+  template <int kColumns>
+  using Loaded = Words<kColumns / 2>;
+
+  template <int kColumns>
+  LAZYROPE_DEVICE static Loaded<kColumns> elements(Loaded<kColumns> loaded) {
+    return loaded;
+  }
 
   template <int kColumns>
   LAZYROPE_DEVICE static Run<kColumns> rotated(const float* x, float inverse) {
@@ -22,7 +29,7 @@ struct Fp8Store {
   }
 
   template <int kColumns>
-  LAZYROPE_DEVICE static Run<kColumns> unrotated(Words<kColumns / 2> given, float inverse) {
+  LAZYROPE_DEVICE static Run<kColumns> unrotated(Loaded<kColumns> given, float inverse) {
     float x[kColumns];
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) {

@@ -2,7 +2,8 @@
 //
 // A store converts a run of kColumns columns of a row for the pool. Rotated columns are given in
 // fp32, others as they were loaded. The store multiplies them by `inverse`. kScaled tells whether
-// `inverse` can differ from 1.
+// `inverse` can differ from 1. Loaded is a run as it was loaded, and elements() returns it in 16
+// bits, for the rotation.
 #pragma once
 
 #include "tile/element.cuh"
@@ -14,6 +15,13 @@ struct SameStore {
   static constexpr bool kScaled = false;
   template <int kColumns>
   using Run = Words<kColumns / 2>;
+  template <int kColumns>
+  using Loaded = Run<kColumns>;
+
+  template <int kColumns>
+  LAZYROPE_DEVICE static Run<kColumns> elements(Loaded<kColumns> loaded) {
+    return loaded;
+  }
 
   template <int kColumns>
   LAZYROPE_DEVICE static Run<kColumns> rotated(const float* x, float) {

@@ -1,0 +1,45 @@
+// Keys and values that move inside a pool of 8 bits. Rotated columns are rounded as
+// ops/store/fp8.cuh rounds, and all others keep their bits. The scales of a pool do not matter
+// here, for source and target have the same.
+#pragma once
+
+#include "tile/fp8.cuh"
+
+namespace lazyrope {
+
+template <class Element, class Format>
+struct MovedFp8Store {
+  static constexpr bool kScaled = false;
+  template <int kColumns>
+  using Run = Bytes<kColumns>;
+  template <int kColumns>
+  using Loaded = Bytes<kColumns>;
+
+  template <int kColumns>
+  LAZYROPE_DEVICE static Words<kColumns / 2> elements(Loaded<kColumns> loaded) {
+    static_assert(kColumns <= 4);
+    uint32 bytes = 0;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) bytes |= uint32{loaded.byte[i]} << (8 * i);
+    const Chunk widened = Format::template widen_in_order<Element>(bytes, 0);
+    Words<kColumns / 2> run;
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) run.word[i] = widened.word[i];
+    return run;
+  }
+
+  template <int kColumns>
+  LAZYROPE_DEVICE static Run<kColumns> rotated(const float* x, float) {
+    Run<kColumns> run;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) run.byte[i] = static_cast<uint8>(Format::narrow(x[i]));
+    return run;
+  }
+
+  template <int kColumns>
+  LAZYROPE_DEVICE static Run<kColumns> unrotated(Loaded<kColumns> loaded, float) {
+    return loaded;
+  }
+};
+
+}  // namespace lazyrope
