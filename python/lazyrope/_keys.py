@@ -10,16 +10,17 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ._core import AttentionSpec
+from ._core import AttentionSpec, LayerGroup
+from ._layers import num_layers_of
 from .errors import SpecError
 
 
 class Keys:
     """Computes keys of one model's documents: the SHA-256 of everything that decides a document's KV."""
 
-    def __init__(self, spec: AttentionSpec, num_layers: int, model: str, dtype: torch.dtype) -> None:
+    def __init__(self, groups: Sequence[LayerGroup], model: str, dtype: torch.dtype) -> None:
         self._model = hashlib.sha256()
-        for field in _model_fields(spec, num_layers, model, dtype):
+        for field in _model_fields(groups, model, dtype):
             _add(self._model, field.encode())
 
     def key(self, tokens: array[int], salt: str) -> str:
@@ -51,12 +52,22 @@ def int64_array(tokens: Sequence[int] | torch.Tensor) -> array[int]:
     return result
 
 
-def _model_fields(spec: AttentionSpec, num_layers: int, model: str, dtype: torch.dtype) -> Iterator[str]:
-    rope = spec.rope
-    rotary_dim = spec.head_dim if rope.rotary_dim is None else rope.rotary_dim
-    numbers = (num_layers, spec.num_kv_heads, spec.head_dim, rotary_dim)
-    yield from (model, str(dtype), spec.key_form, rope.variant, *map(str, numbers))
-    for name, value in sorted(rope.parameters.items()):
+def _model_fields(groups: Sequence[LayerGroup], model: str, dtype: torch.dtype) -> Iterator[str]:
+    spec = groups[0].spec
+    numbers = (num_layers_of(groups), spec.num_kv_heads, spec.head_dim, _rotary_dim(spec))
+    yield from (model, str(dtype), spec.key_form, spec.rope.variant, *map(str, numbers))
+    yield from _rope_parameters(spec)
+    for group in groups[1:]:
+        yield from (str(group.layers), group.spec.rope.variant, str(_rotary_dim(group.spec)))
+        yield from _rope_parameters(group.spec)
+
+
+def _rotary_dim(spec: AttentionSpec) -> int:
+    return spec.head_dim if spec.rope.rotary_dim is None else spec.rope.rotary_dim
+
+
+def _rope_parameters(spec: AttentionSpec) -> Iterator[str]:
+    for name, value in sorted(spec.rope.parameters.items()):
         yield from (name, value.hex())
     for name, values in sorted(rope.lists.items()):
         yield from (name, *(value.hex() for value in values))

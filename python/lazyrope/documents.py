@@ -24,9 +24,10 @@ from typing import Concatenate, ParamSpec, TypeVar
 import torch
 
 from ._checks import checked
-from ._core import AttentionSpec
+from ._core import AttentionSpec, LayerGroup
 from ._document import Document, PageRun, State, Stats, Use
 from ._keys import Keys, int64_array
+from ._layers import groups_of, num_layers_of
 from ._monitor import Monitor
 from ._paging import Paging, bytes_of, count
 from ._trace import traced
@@ -89,9 +90,9 @@ class DocumentStore:
     @checked
     def __init__(
         self,
-        spec: AttentionSpec,
+        spec: AttentionSpec | Sequence[LayerGroup],
         *,
-        num_layers: int,
+        num_layers: int | None = None,
         budget: int | str,
         model: str = "",
         page_size: int = 16,
@@ -100,8 +101,8 @@ class DocumentStore:
     ) -> None:
         """
         Args:
-            spec: The attention of every layer.
-            num_layers: The number of layers, at least 1.
+            spec: The attention of every layer, or :meth:`AttentionSpec.groups_from_hf` for layers that differ.
+            num_layers: The number of layers, at least 1. Groups state it themselves.
             budget: The bytes of the pool, or text: a number alone, or followed by K, M, G or T (powers of 1024) or by
                 KiB, MiB, GiB or TiB.
             model: The model's name and revision, a part of every key.
@@ -110,11 +111,11 @@ class DocumentStore:
             device: The pool's device.
 
         Raises:
-            SpecError: A value is not allowed, or the budget is less than one page.
+            SpecError: A value is not allowed, the layers' pages differ, or the budget is less than one page.
         """
+        groups = groups_of(spec, num_layers)
+        spec, num_layers, page_size = groups[0].spec, num_layers_of(groups), operator.index(page_size)
         dtype = getattr(torch, spec.kv_dtype) if dtype is None else dtype
-        num_layers, page_size = operator.index(num_layers), operator.index(page_size)  # from NumPy, for example
-        _require(num_layers >= 1, f"num_layers is {num_layers}; it must be at least 1")
         _require(page_size >= 16 and page_size % 16 == 0, f"page_size is {page_size}; it must be a multiple of 16")
         _require(dtype.is_floating_point, f"dtype is {dtype}; a pool holds a floating-point type")
         page = (page_size, spec.num_kv_heads, spec.head_dim)
@@ -127,11 +128,10 @@ class DocumentStore:
             f"{num_layers} layers, {spec.num_kv_heads} KV heads, head_dim {spec.head_dim}, {dtype}. Give at least that",
         )
         pool = torch.empty((num_layers, 2, self.num_pages, *page), dtype=dtype, device=device)
-        self._layers = [layer.unbind() for layer in pool.unbind()]
-        self.device = pool.device
+        self._layers, self.device = [layer.unbind() for layer in pool.unbind()], pool.device
         self._paging = Paging(self.num_pages, self.device)
         self.pages = self._paging.lists.array
-        self._keys = Keys(spec, num_layers, model, dtype)
+        self._keys = Keys(groups, model, dtype)
         self._monitor = Monitor()
         self._documents: OrderedDict[str, Document] = OrderedDict()  # the most recently released is last
         self._abandoned: set[Document] = set()  # abandoned documents that still have references
