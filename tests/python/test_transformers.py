@@ -163,14 +163,6 @@ def test_the_engine_does_not_change_the_model(model):
     assert torch.equal(model(row).logits, before) and model.config._attn_implementation != "lazyrope"
 
 
-def gemma2() -> Any:
-    config = transformers.Gemma2Config(
-        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
-        head_dim=64, vocab_size=64,
-    )  # fmt: skip
-    return transformers.AutoModelForCausalLM.from_config(config)
-
-
 def changed(**entries: Any) -> Any:
     model = tiny_llama()
     for name, value in entries.items():
@@ -180,8 +172,6 @@ def changed(**entries: Any) -> Any:
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 BAD_MODELS: dict[str, Callable[[], Any]] = {
-    "gemma2": gemma2,
-    "sliding_window": lambda: changed(sliding_window=512),
     "dynamic": lambda: changed(rope_parameters=DYNAMIC),
 }
 

@@ -10,24 +10,22 @@ arXiv 2409.15355). The prompt comes last. It sees all documents and itself, at t
 
 from __future__ import annotations
 
-import os
+import functools
 import warnings
+from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from .. import compile as compile_kernels
 from .. import eager
 from .._core import AttentionSpec, compile_reposition
 from ..documents import DocumentStore
 from ..errors import SpecError
+from .backend import Backend, LayerKernels
 from .engine import Engine, Generation, Scores
 from .limits import max_positions
-from .passes import Backend
+from .models import MODEL_TYPES, layer_groups
 
-MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-
-__all__ = ["Engine", "Generation", "Scores", "attach"]
+__all__ = ["MODEL_TYPES", "Engine", "Generation", "Scores", "attach"]
 
 
 def attach(
@@ -44,6 +42,8 @@ def attach(
     max_graph_tokens: int = 256,
     max_model_len: int | None = None,
     progress: bool | None = None,
+    kv_dtype: Any = None,
+    kv_scales: Sequence[tuple[Any, Any]] | None = None,
 ) -> Engine:
     """Makes an engine that serves a model from a store of documents.
 
@@ -51,8 +51,10 @@ def attach(
     pass, other threads must not call the model: that is an error.
 
     Args:
-        model: A causal language model of transformers with Llama's attention (Llama, SmolLM2, Mistral, Qwen2, Qwen3).
-            It is on one device, in bfloat16 or float16. On the CPU in plain PyTorch it may also be in float32.
+        model: A causal language model of transformers, of a type in ``MODEL_TYPES``: those of
+            :func:`lazyrope.model_types` but GPT-J and Falcon. Its layers may differ in their sliding window and in
+            their RoPE. It is on one device, in bfloat16 or float16. On the CPU in plain PyTorch it may also be in
+            float32.
         budget: The bytes of KV of documents and requests together, or text such as "8GiB".
         tokenizer: The model's tokenizer. With it, prompts and documents may be text.
         mode: The way of reading documents. "lazy": the prompt reads the stored copy of each document in place.
@@ -76,6 +78,10 @@ def attach(
             model usually answers nonsense.
         progress: Whether long work shows a progress bar on stderr: the layers of a pass, and the tokens that
             :meth:`Generation.result` and :meth:`Generation.text` wait for. None: on a CPU, if stderr is a terminal.
+        kv_dtype: The type of stored keys and values: "float8_e4m3fn", "float8_e5m2", or by default that of the model.
+            With 8 bits, mode "block" rounds each key once more than the others do.
+        kv_scales: With 8 bits, the key scale and the value scale of each layer: tensors on the model's device, float32,
+            of one element or [num_kv_heads]. Keys and values are stored divided by them. The default is 1.
 
     Raises:
         SpecError: The model's config needs a feature that does not exist (the message names it), or a value is not
@@ -84,7 +90,7 @@ def attach(
         CacheError: As in :func:`lazyrope.compile`.
         DriverError: As in :func:`lazyrope.compile`.
     """
-    backend = _backend(model, budget, arch, page_size)
+    backend = _backend(model, budget, arch, page_size, kv_dtype, kv_scales)
     return Engine(
         model,
         backend.store,
@@ -100,12 +106,19 @@ def attach(
     )
 
 
-def _backend(model: Any, budget: int | str, arch: str | None, page_size: int) -> Backend:
+def _backend(
+    model: Any,
+    budget: int | str,
+    arch: str | None,
+    page_size: int,
+    kv_dtype: Any,
+    kv_scales: Sequence[tuple[Any, Any]] | None,
+) -> Backend:
     """Returns the store and the attention of a model, as the arguments of :func:`attach` ask for them."""
-    _check_is_loaded(model)
-    spec = _supported_spec(model)
-    plain = model.device.type == "cpu" and arch is None
-    if plain:
+    groups = layer_groups(model, kv_dtype)
+    spec = groups[0].spec
+    is_plain = model.device.type == "cpu" and arch is None
+    if is_plain:
         warnings.warn(
             "the model is on the CPU: attention runs in plain PyTorch (lazyrope.eager), not in lazyrope's kernels",
             RuntimeWarning,
@@ -114,46 +127,19 @@ def _backend(model: Any, budget: int | str, arch: str | None, page_size: int) ->
     elif str(model.dtype) != f"torch.{spec.dtype}":
         raise SpecError(f"the model is in {model.dtype}; kernels are for bfloat16 and float16")
     store = DocumentStore(
-        spec,
-        num_layers=model.config.num_hidden_layers,
+        groups,
         budget=budget,
         model=model.config._name_or_path,
         page_size=page_size,
-        dtype=model.dtype,
+        dtype=model.dtype if spec.kv_dtype == spec.dtype else None,
         device=model.device,
     )
-    attention = eager.compile(spec) if plain else compile_kernels(spec, arch)
-    reposition = eager.compile_reposition(spec) if plain else compile_reposition(spec, arch)
-    return Backend(attention, reposition, store)
+    return Backend(groups, _plain_kernels if is_plain else functools.partial(_kernels, arch=arch), store, kv_scales)
 
 
-def _check_is_loaded(model: Any) -> None:
-    """Raises SpecError for the name of a model, or anything else that is not a model of transformers."""
-    if hasattr(model, "config") and hasattr(model, "get_output_embeddings"):
-        return
-    name = str(model) if isinstance(model, str | os.PathLike) else "HuggingFaceTB/SmolLM2-135M-Instruct"
-    raise SpecError(
-        f"model = {model!r:.80}; it must be a loaded model of transformers:\n"
-        f"    model = AutoModelForCausalLM.from_pretrained({name!r}, dtype=torch.bfloat16)\n"
-        f"    engine = lazyrope.transformers.attach(model, budget=...)"
-    )
+def _plain_kernels(spec: AttentionSpec) -> LayerKernels:
+    return LayerKernels(eager.compile(spec), eager.compile_reposition(spec))
 
 
-def _supported_spec(model: Any) -> AttentionSpec:
-    """Returns the model's attention, for queries that the model has rotated.
-
-    Raises:
-        SpecError: The engine does not support the model. The message says why.
-    """
-    if model.get_output_embeddings() is None:
-        raise SpecError(f"{type(model).__name__} gives no logits; load the model by AutoModelForCausalLM")
-    if others := {str(p.device) for p in model.parameters()} - {str(model.device)}:
-        raise SpecError(f"the model is on {model.device} and on {', '.join(sorted(others))}; it must be on one device")
-    if model.config.model_type not in MODEL_TYPES:
-        known = ", ".join(MODEL_TYPES)
-        raise SpecError(f'model_type = "{model.config.model_type}" is not supported; allowed are: {known}')
-    dtype = torch.float16 if model.dtype == torch.float16 else torch.bfloat16
-    spec = AttentionSpec.from_hf(model.config, dtype=dtype, query_form="rotated")
-    if spec.mask != "causal":
-        raise SpecError(f"the model's mask is {spec.mask} (window {spec.window}); the engine supports causal only")
-    return spec
+def _kernels(spec: AttentionSpec, arch: str | None) -> LayerKernels:
+    return LayerKernels(compile_kernels(spec, arch), compile_reposition(spec, arch))

@@ -23,10 +23,11 @@ from .._trace import traced
 from ..documents import Document, DocumentStore, InsertError, PageRun, StoreFull
 from ..errors import SpecError
 from .arguments import check, is_finite, is_text, stop_ids
+from .backend import Backend
 from .fifo_lock import FifoLock, device_lock
 from .layout import MODES, Layout, RequestParts, fill_of
 from .limits import check_positions
-from .passes import Backend, Runner
+from .passes import Runner
 from .progress import Progress
 from .work import Job, Work
 
@@ -243,7 +244,7 @@ class Engine:
         self.max_requests = max_requests
         self.max_pass_tokens = max_pass_tokens
         self.max_model_len = max_model_len
-        self.backend: str = backend.attention.arch
+        self.backend: str = backend.arch
         self._progress = Progress(progress, is_slow=store.device.type == "cpu")
         self._runner = Runner(
             model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens, progress=self._progress

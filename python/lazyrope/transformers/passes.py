@@ -6,7 +6,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -15,7 +15,8 @@ import torch
 
 from .._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
 from ..documents import DocumentStore
-from .hook import attending
+from .backend import Backend
+from .hook import AttentionCall, attending
 from .progress import Progress
 from .work import SEGMENTS, SPANS, Packed, Work, pack
 
@@ -29,32 +30,18 @@ _numbers = attrgetter(
 _CAPTURING = threading.Lock()
 
 
-@dataclass(frozen=True)
-class Backend:
-    """The kernels of a model's attention and the store of their pools.
-
-    Attributes:
-        attention: A :class:`lazyrope.Attention` or a :class:`lazyrope.eager.EagerAttention`.
-        reposition: A :class:`lazyrope.Reposition` or a :class:`lazyrope.eager.EagerReposition`.
-        store: The store.
-    """
-
-    attention: Any
-    reposition: Any
-    store: DocumentStore
-
-
 class _GrowingStep:
     """A step of :meth:`lazyrope.Attention.plan`. If a pass does not fit, a larger step replaces it."""
 
-    def __init__(self, backend: Backend, least: StepCapacity) -> None:
-        self._backend = backend
+    def __init__(self, attention: Any, store: DocumentStore, least: StepCapacity) -> None:
+        self._attention = attention
+        self._store = store
         self._capacity = least
         self.step: Any = None
 
     def update(self, packed: Packed, views: dict[str, Tensor]) -> None:
         segments = Segments(**{name: views[f"segments.{name}"] for name in SEGMENTS})
-        tensors = (views["q_indptr"], views["q_position"], segments, self._backend.store.pages)
+        tensors = (views["q_indptr"], views["q_position"], segments, self._store.pages)
         needed = StepCapacity(
             requests=packed.size("q_indptr") - 1,
             segments=packed.size("segments.base"),
@@ -63,31 +50,33 @@ class _GrowingStep:
         )
         if self.step is None or not _holds(self._capacity, needed):
             self._capacity = _grown(self._capacity, needed)
-            self.step = self._backend.attention.plan(
-                *tensors, page_size=self._backend.store.page_size, capacity=self._capacity
-            )
+            self.step = self._attention.plan(*tensors, page_size=self._store.page_size, capacity=self._capacity)
         else:
             self.step.update(*tensors)
 
 
 class _GrowingAppend:
-    """An append step of :meth:`lazyrope.Attention.plan_append`. If a pass does not fit, a larger step replaces it."""
+    """An append step of :meth:`lazyrope.Attention.plan_append`. If a pass does not fit, a larger step replaces it.
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    It serves all layers, because the slots of tokens do not depend on the attention.
+    """
+
+    def __init__(self, attention: Any, store: DocumentStore) -> None:
+        self._attention = attention
+        self._store = store
         self.step: Any = None
 
     def update(self, name: str, tokens: int, views: dict[str, Tensor]) -> None:
         spans = TokenSpans(**{column: views[f"{name}.{column}"] for column in SPANS})
         if self.step is None or tokens > self.step.capacity.tokens:
-            self.step = self._backend.attention.plan_append(
+            self.step = self._attention.plan_append(
                 spans,
-                self._backend.store.pages,
+                self._store.pages,
                 capacity=AppendCapacity(_power_of_two(tokens)),
-                page_size=self._backend.store.page_size,
+                page_size=self._store.page_size,
             )
         else:
-            self.step.update(spans, self._backend.store.pages)
+            self.step.update(spans, self._store.pages)
 
 
 def _holds(capacity: StepCapacity, needed: StepCapacity) -> bool:
@@ -109,16 +98,17 @@ class Pass:
 
     def __init__(self, backend: Backend, least: StepCapacity = MIN_CAPACITY) -> None:
         self._backend = backend
-        self._arguments = _GrowingStep(backend, least)
-        self._append = _GrowingAppend(backend)
-        self._source = _GrowingAppend(backend)
-        self._target = _GrowingAppend(backend)
+        # The plan of a step depends on the mask, so each group of layers has a step.
+        self._arguments = [_GrowingStep(kernels.attention, backend.store, least) for kernels in backend.kernels]
+        first = backend.kernels[0].attention
+        self._append, self._source, self._target = (_GrowingAppend(first, backend.store) for _ in range(3))
         self._moves = False
         self.out: Tensor | None = None
         self.after_layer: Callable[[], object] | None = None
 
     def update(self, packed: Packed, views: dict[str, Tensor], work: Work) -> None:
-        self._arguments.update(packed, views)
+        for arguments in self._arguments:
+            arguments.update(packed, views)
         self._append.update("append", packed.size("ids"), views)
         self._moves = bool(work.moves)
         if self._moves:
@@ -130,15 +120,20 @@ class Pass:
     def steps(self) -> tuple[Any, ...]:
         """The steps of the pass. A captured graph can be replayed as long as they are the same objects."""
         moves = (self._source.step, self._target.step) if self._moves else ()
-        return self._arguments.step, self._append.step, *moves
+        return *(arguments.step for arguments in self._arguments), self._append.step, *moves
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, layer: int, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         backend = self._backend
+        backend.check(layer, call)
+        group = backend.group_of(layer)
+        kernels, step = backend.kernels[group], self._arguments[group].step
         pools = backend.store.k_pool(layer), backend.store.v_pool(layer)
-        backend.attention.append(k, v, *pools, self._append.step)
+        scales = backend.scales_of(layer)
+        sinks = None if call.sinks is None else call.sinks.float()
+        kernels.attention.append(k, v, *pools, self._append.step, **scales)
         if self._moves:
-            backend.reposition(*pools, self._source.step, self._target.step)
-        out, _ = backend.attention(q, *pools, self._arguments.step, out=self.out, return_lse=False)
+            kernels.reposition(*pools, self._source.step, self._target.step)
+        out, _ = kernels.attention(q, *pools, step, out=self.out, return_lse=False, sinks=sinks, **scales)
         if self.after_layer is not None:
             self.after_layer()
         return out
@@ -173,51 +168,72 @@ class Runner:
         self._pass.update(packed, views, work)
         with self._progress.layers(work.num_tokens, self.model.config.num_hidden_layers) as after_layer:
             self._pass.after_layer = after_layer
-            hidden = self.hidden(views["ids"], views["positions"], self._pass)
-        self._store_hidden(work, hidden)
-        chosen = self.sample(hidden[views["last"]], temperature if any(temperatures) else None)
+            with _storing_hidden(self.model.base_model, work):
+                logits = self.logits(views["ids"], views["positions"], views["last"], self._pass)
+        chosen = self.sample(logits, temperature if any(temperatures) else None)
         return [int(token) for token in chosen.tolist()]
 
     def _to_device(self, packed: Packed) -> Tensor:
         data = torch.from_numpy(packed.data)
         return data.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else data
 
-    def hidden(self, ids: Tensor, positions: Tensor, layers: Pass) -> Tensor:
-        """Returns the model's last hidden states, [tokens, hidden size]."""
-        with attending(self.model):
-            result = self.model.base_model(
-                input_ids=ids[None], position_ids=positions[None], use_cache=False, lazyrope_pass=layers
-            )
-        return result.last_hidden_state[0]
+    def logits(self, ids: Tensor, positions: Tensor, rows: Tensor, layers: Pass) -> Tensor:
+        """Returns the logits after some tokens of the pass, as the model computes them: scaled or capped, in Gemma 2.
 
-    def sample(self, hidden: Tensor, temperatures: Tensor | None) -> Tensor:
-        """Samples a token after each of the hidden states.
+        Args:
+            ids: The token ids, [tokens].
+            positions: Their logical positions, [tokens].
+            rows: The indices of the tokens whose logits are wanted, [rows].
+            layers: The attention of the pass.
+
+        Returns:
+            The logits, float32 [rows, vocabulary size].
+        """
+        with attending(self.model, layers):
+            result = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows)
+        return result.logits[0].float()
+
+    @staticmethod
+    def sample(logits: Tensor, temperatures: Tensor | None) -> Tensor:
+        """Samples a token from each row of logits.
 
         The index of the greatest logit / temperature + Gumbel noise is a sample of softmax(logits / temperature). A
         CUDA graph can capture this computation.
 
         Args:
-            hidden: Hidden states, [rows, hidden size].
+            logits: Logits, float32 [rows, vocabulary size].
             temperatures: The temperature of each row, [rows], float32. 0: the most probable token. None: 0 for all
                 rows, without drawing random numbers.
 
         Returns:
             The tokens, [rows].
         """
-        logits = self.model.get_output_embeddings()(hidden).float()
         if temperatures is None:
             return logits.argmax(dim=-1)
         noise = -torch.log(torch.empty_like(logits).exponential_())
         temperature = temperatures[:, None]
         return torch.where(temperature > 0, logits / temperature.clamp_min(1e-6) + noise, logits).argmax(dim=-1)
 
-    @staticmethod
-    def _store_hidden(work: Work, hidden: Tensor) -> None:
+
+@contextmanager
+def _storing_hidden(base_model: Any, work: Work) -> Iterator[None]:
+    """Stores the last hidden states of the jobs that ask for them, when the model without its head returns them."""
+    if all(job.hidden is None for job, _ in work.rows):
+        yield
+        return
+
+    def store(_module: Any, _inputs: Any, result: Any) -> None:
         at = 0
         for job, n in work.rows:
             if job.hidden is not None:
-                job.hidden.append(hidden[at : at + n].clone())
+                job.hidden.append(result.last_hidden_state[0, at : at + n].clone())
             at += n
+
+    handle = base_model.register_forward_hook(store)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 class _Graphs:
@@ -263,7 +279,7 @@ class _Graph:
     """A captured pass of up to `tokens` tokens and `jobs` jobs. Without `chunks`, each job has one token."""
 
     def __init__(self, backend: Backend, dtype: torch.dtype, pool: Any, tokens: int, jobs: int, chunks: bool) -> None:
-        device, spec = backend.store.device, backend.attention.spec
+        device, spec = backend.store.device, backend.spec
         self.size = (tokens, jobs)
         self._memory = pool
         # The capacity covers all passes of this size, so that larger ones do not force another capture. The number of
@@ -294,8 +310,7 @@ class _Graph:
         return [int(token) for token in self._chosen[:jobs].tolist()]
 
     def _forward(self, runner: Runner) -> Tensor:
-        hidden = runner.hidden(self._ids, self._positions, self._pass)
-        return runner.sample(hidden[self._last], self._temperatures)
+        return runner.sample(runner.logits(self._ids, self._positions, self._last, self._pass), self._temperatures)
 
     def _capture(self, runner: Runner) -> None:
         stream = _capture_stream(runner.device)

@@ -1,0 +1,76 @@
+"""The models that the engine serves, and the attention of their layers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+
+from .._core import AttentionSpec, LayerGroup, model_types
+from .._layers import num_layers_of, require_equal
+from ..errors import SpecError
+
+# The model types that from_hf knows and whose code does not use the attention interface of transformers.
+WITHOUT_INTERFACE = ("gptj", "falcon")
+MODEL_TYPES = tuple(name for name in model_types() if name not in WITHOUT_INTERFACE)
+# All layers share the pool's pages and the tensors of a pass.
+SHARED = ("head_dim", "num_q_heads", "num_kv_heads", "dtype", "kv_dtype")
+
+
+def layer_groups(model: Any, kv_dtype: Any = None) -> list[LayerGroup]:
+    """Returns the attention of all layers of a model, for queries that the model has rotated.
+
+    Args:
+        model: A causal language model of transformers.
+        kv_dtype: The type of the pool, as in :meth:`lazyrope.AttentionSpec.from_hf`.
+
+    Raises:
+        SpecError: The engine does not support the model. The message says why.
+    """
+    _check_is_loaded(model)
+    _check_type(model)
+    dtype = torch.float16 if model.dtype == torch.float16 else torch.bfloat16
+    groups = AttentionSpec.groups_from_hf(model.config, dtype=dtype, query_form="rotated", kv_dtype=kv_dtype)
+    if num_layers_of(groups) != model.config.num_hidden_layers:
+        raise SpecError(
+            f"{num_layers_of(groups)} of {model.config.num_hidden_layers} layers have attention; the engine supports "
+            "models whose layers all have it, for other layers have states that are not position-free"
+        )
+    require_equal(groups, SHARED)
+    return groups
+
+
+def _check_is_loaded(model: Any) -> None:
+    """Raises SpecError for the name of a model, or anything else that is not a causal model of transformers."""
+    if not (hasattr(model, "config") and hasattr(model, "get_output_embeddings")):
+        name = str(model) if isinstance(model, str | os.PathLike) else "HuggingFaceTB/SmolLM2-135M-Instruct"
+        raise SpecError(
+            f"model = {model!r:.80}; it must be a loaded model of transformers:\n"
+            f"    model = AutoModelForCausalLM.from_pretrained({name!r}, dtype=torch.bfloat16)\n"
+            f"    engine = lazyrope.transformers.attach(model, budget=...)"
+        )
+    if model.get_output_embeddings() is None:
+        raise SpecError(f"{type(model).__name__} gives no logits; load the model by AutoModelForCausalLM")
+    if others := {str(p.device) for p in model.parameters()} - {str(model.device)}:
+        raise SpecError(f"the model is on {model.device} and on {', '.join(sorted(others))}; it must be on one device")
+
+
+def _check_type(model: Any) -> None:
+    """Raises SpecError for a model type that the engine does not support."""
+    config = model.config
+    model_type = f'model_type = "{config.model_type}" is not supported'
+    if config.model_type in WITHOUT_INTERFACE:
+        raise SpecError(f"{model_type}: its code does not call the attention interface of transformers")
+    if config.get_text_config() is not config:
+        raise SpecError(f"{model_type}: the engine serves text models; load the text model of it alone")
+    if getattr(model, "_is_stateful", False):
+        raise SpecError(f"{model_type}: it has layers with a recurrent state, which is not position-free")
+    if config.model_type not in MODEL_TYPES:
+        raise SpecError(f"{model_type}; allowed are: {', '.join(MODEL_TYPES)}")
+    if not hasattr(sys.modules[type(model).__module__], "ALL_ATTENTION_FUNCTIONS"):
+        raise SpecError(
+            f"{type(model).__module__}.{type(model).__name__} does not use the attention interface of transformers "
+            "(ALL_ATTENTION_FUNCTIONS); load the model with the code of transformers"
+        )

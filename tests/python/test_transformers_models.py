@@ -1,0 +1,302 @@
+"""The engine computes, for each model type that it serves, what transformers computes with its own modules."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import lazyrope
+import pytest
+import torch
+from lazyrope import eager
+
+transformers = pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
+
+from lazyrope.transformers import MODEL_TYPES  # noqa: E402
+from lazyrope.transformers.passes import Runner  # noqa: E402
+
+from tests.conftest import HAS_GPU  # noqa: E402
+from tests.support import block_mask, hf_changes  # noqa: E402
+from tests.support.serving import assert_near, assert_nothing_is_held, make_engine, random_token_lists  # noqa: E402
+from tests.support.tiny_models import tiny_config, tiny_model  # noqa: E402
+
+TYPES = [name for name in hf_changes.BASES if name in MODEL_TYPES]
+ORDERS = ([0, 1, 2], [2, 0, 1], [1, 2, 1])
+KERNELS = [
+    *("gemma2", "gpt_oss", "cohere2", "smollm3"),
+    *("mistral", "qwen2", "phi3", "exaone4", "granite", "glm4", "gpt_neox", "cwm"),
+]
+IN_CI = 8  # soak runs all KERNELS
+
+
+def as_served(model_type: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
+    return tiny_model(model_type, dtype, "cuda" if HAS_GPU else "cpu", **changes)
+
+
+@pytest.fixture
+def logits(monkeypatch):
+    """Returns a list of the logits from which the engine samples."""
+    found: list[torch.Tensor] = []
+
+    def record(given: torch.Tensor, temperatures: torch.Tensor | None) -> torch.Tensor:
+        found.append(given)
+        return given.argmax(dim=-1)
+
+    monkeypatch.setattr(Runner, "sample", staticmethod(record))
+    return found
+
+
+@pytest.mark.skipif(HAS_GPU, reason="the kernels do not support float32")
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_model_over_moved_documents_equals_transformers(model_type, logits):
+    """The documents are stored once and read in three orders, in place and as rotated copies."""
+    model = as_served(model_type)
+    engine = make_engine(model)
+    prompt, *documents = random_token_lists(1, 20, 33, 50, 21)
+    for order in ORDERS:
+        moved = [documents[i] for i in order]
+        hidden, exact_logits = block_mask.run(model, prompt, moved)
+        for mode in ("lazy", "block"):
+            scores = engine.score(prompt, moved, mode=mode)
+            assert_near(scores.prompt, hidden[-20:])
+            assert_near(logits[-1][-1], exact_logits[-1])
+            if mode == "lazy" and order is ORDERS[0]:
+                assert_near(torch.cat(scores.documents), hidden[:-20])
+    assert engine.store.stats.misses == 3
+    tokens = engine.generate(prompt, documents, max_new_tokens=3, stop=[]).result()
+    exact = block_mask.run(model, prompt + tokens, documents)[1][-4:-1]
+    assert tokens == exact.argmax(-1).tolist()
+    assert_nothing_is_held(engine)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="the kernels do not support float32")
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_model_without_documents_equals_transformers_with_its_own_masks(model_type):
+    model = as_served(model_type)
+    [prompt] = random_token_lists(2, 70)
+    given = make_engine(model, max_pass_tokens=40).score(prompt).prompt
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        exact = model.base_model(input_ids=torch.tensor([prompt]), use_cache=False).last_hidden_state[0]
+    assert_near(given, exact)
+
+
+@pytest.mark.sample(IN_CI)
+@pytest.mark.parametrize("model_type", KERNELS)
+def test_kernels_over_moved_documents_equal_transformers(model_type):
+    """The kernels run on a GPU or in the emulator."""
+    model = as_served(model_type, torch.bfloat16, num_hidden_layers=2, **TWO_LAYERS.get(model_type, {}))
+    engine = make_engine(model, arch=None if HAS_GPU else "emu:sm_80")
+    exact = as_served(model_type, num_hidden_layers=2, **TWO_LAYERS.get(model_type, {}))
+    prompt, *documents = random_token_lists(3, 19, 33, 40)
+    for order in ([0, 1], [1, 0]):
+        moved = [documents[i] for i in order]
+        expected, eager = (block_mask.run(m, prompt, moved)[0] for m in (exact, model))
+        for mode in ("lazy", "block"):
+            scores = engine.score(prompt, moved, mode=mode)
+            assert_near(scores.prompt, expected[-19:], eager[-19:])
+    assert engine.store.stats.misses == 2
+
+
+# In two layers, these models have both kinds of layers as well.
+TWO_LAYERS: dict[str, dict[str, Any]] = {
+    "cohere2": {"layer_types": ["sliding_attention", "full_attention"]},
+    "exaone4": {"layer_types": ["sliding_attention", "full_attention"]},
+    "cwm": {"layer_types": ["full_attention", "sliding_attention"]},
+    "smollm3": {"no_rope_layers": [1, 0]},
+    "qwen2": {"max_window_layers": 1},
+}
+
+
+def test_the_bounds_of_these_tests_notice_a_wrong_position_window_or_sink():
+    model = as_served("gpt_oss", window=16)
+    prompt, *documents = random_token_lists(1, 20, 33, 50)
+    exact = block_mask.run(model, prompt, documents)[0][-20:]
+    wrong = [block_mask.run(model, prompt, [documents[0][1:], documents[1]])[0][-20:]]
+    for changes in ({"sliding_window": 17}, {"rope_theta": 150100.0}):
+        other = as_served("gpt_oss", **changes)
+        wrong.append(block_mask.run(other, prompt, documents)[0][-20:])
+    for layer in model.model.layers:
+        layer.self_attn.sinks.data += 0.01
+    wrong.append(block_mask.run(model, prompt, documents)[0][-20:])
+    for given in wrong:
+        with pytest.raises(AssertionError, match="error"):
+            assert_near(given, exact)
+
+
+class Rounded:
+    """Rounds keys and values as a pool of 8 bits does, which holds keys rotated by the index in their document.
+
+    Attributes:
+        kv_dtype: The type of the pool.
+        scales: The key scale and the value scale of each layer.
+        moves: True if the prompt sees keys that are rounded again at their logical positions, as in mode "block".
+    """
+
+    def __init__(self, config: Any, kv_dtype: str, scales: list[tuple[torch.Tensor, torch.Tensor]], moves: bool):
+        groups = lazyrope.AttentionSpec.groups_from_hf(config, dtype="bfloat16", query_form="rotated")
+        self.attention = {layer: eager.compile(group.spec) for group in groups for layer in group.layers}
+        self.dtype, self.scales, self.moves = getattr(torch, kv_dtype), scales, moves
+
+    def __call__(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor, bases: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        k_scale, v_scale = (scale.reshape(-1, 1, 1) for scale in self.scales[layer])
+        attention = self.attention[layer]
+        local = self.round(attention.rotate(key, attention.cos_sin(-bases)) / k_scale)
+        moved = attention.rotate(local, attention.cos_sin(bases))
+        seen_by_prompt = self.round(moved) if self.moves else moved
+        return moved * k_scale, seen_by_prompt * k_scale, self.round(value / v_scale) * v_scale
+
+    def round(self, x: torch.Tensor) -> torch.Tensor:
+        most = torch.finfo(self.dtype).max
+        return x.clamp(-most, most).to(self.dtype).float()
+
+
+@pytest.mark.skipif(HAS_GPU, reason="the kernels do not support float32")
+@pytest.mark.parametrize("mode", ["lazy", "block"])
+@pytest.mark.parametrize("kv_dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("model_type", ["gemma2", "cohere2", "smollm3", "glm4"])
+def test_a_model_over_a_pool_of_8_bits_rounds_as_the_pool_does(model_type, kv_dtype, mode):
+    model = as_served(model_type)
+    scales = [(torch.tensor([0.3, 0.02 * (i + 1)]), torch.tensor([0.7])) for i in range(4)]
+    engine = make_engine(model, kv_dtype=kv_dtype, kv_scales=scales)
+    assert engine.store.dtype == getattr(torch, kv_dtype)
+    prompt, *documents = random_token_lists(4, 20, 33, 50, 21)
+    engine.score(prompt, documents)
+    moved = [documents[i] for i in (2, 0, 1)]
+    given = engine.score(prompt, moved, mode=mode).prompt
+    rounded = block_mask.run(model, prompt, moved, Rounded(model.config, kv_dtype, scales, mode == "block"))[0][-20:]
+    exact = block_mask.run(model, prompt, moved)[0][-20:]
+    of_rounding = ((rounded - exact).norm() / exact.norm()).item()
+    error = ((given - rounded).norm() / exact.norm()).item()
+    # A float32 error can change which of two neighbours a number is rounded to, so some bits may differ.
+    assert of_rounding > 0.01 and error < 0.2 * of_rounding, f"{error} of {of_rounding}"
+
+
+@pytest.mark.parametrize("mode", ["lazy", "block"])
+def test_kernels_over_a_pool_of_8_bits_round_as_the_pool_does(mode):
+    model = as_served("gemma2", torch.bfloat16, num_hidden_layers=2)
+    scales = [(torch.tensor([0.3, 0.1]), torch.tensor([0.7])) for _ in range(2)]
+    on_device = [tuple(scale.to(model.device) for scale in pair) for pair in scales]
+    arch = None if HAS_GPU else "emu:sm_80"
+    engine = make_engine(model, arch=arch, kv_dtype="float8_e4m3fn", kv_scales=on_device)
+    prompt, *documents = random_token_lists(4, 20, 33, 50)
+    given = engine.score(prompt, documents, mode=mode).prompt.float().cpu()
+    exact = tiny_model("gemma2", num_hidden_layers=2)
+    as_stored = Rounded(exact.config, "float8_e4m3fn", scales, mode == "block")
+    rounded = block_mask.run(exact, prompt, documents, as_stored)[0][-20:]
+    unrounded = block_mask.run(exact, prompt, documents)[0][-20:]
+    assert (given - rounded).norm() < 0.7 * (rounded - unrounded).norm()
+
+
+@pytest.mark.skipif(HAS_GPU or "emu:sm_80" not in lazyrope.archs(), reason="the emulator counts bytes")
+@pytest.mark.parametrize(("window", "is_bounded"), [(16, True), (None, False)])
+def test_layers_with_a_window_read_no_documents_outside_of_it(window, is_bounded):
+    """A prefill of 20 tokens and a decode over 2 and over 6 documents read the same bytes of the pool."""
+    model = as_served("mistral", torch.bfloat16, num_hidden_layers=1, sliding_window=window)
+    engine = make_engine(model, arch="emu:sm_80")
+    prompt, *documents = random_token_lists(5, 20, 40, 40, 40, 40, 40, 40)
+    engine.score(prompt, documents)  # stores the documents
+    counts = []
+    for few in (documents[:2], documents):
+        with lazyrope.emulator.profile() as profile:
+            engine.generate(prompt, few, max_new_tokens=2, stop=[]).result()
+        lines = [line for line in profile.lines if line.file == "pipeline/kv_ring.cuh"]
+        assert {line.kernel for line in lines} == {"lazyrope_attend_decode", "lazyrope_attend_prefill"}
+        counts.append(sum(line.sectors for line in lines))
+    assert counts[0] > 0 and (counts[1] == counts[0]) == is_bounded
+    assert counts[1] > 2 * counts[0] or is_bounded
+
+
+def on_meta(model_class: Any, config: Any) -> Any:
+    """Makes a model without memory for its weights."""
+    with torch.device("meta"):
+        return model_class(config)
+
+
+def wrapper() -> Any:
+    """Returns a model of texts and images, whose config has a text_config."""
+    text = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
+    vision = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 32, "patch_size": 16}
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision)
+    return on_meta(transformers.Gemma3ForConditionalGeneration, config)
+
+
+def hybrid() -> Any:
+    """Returns a model of which some layers are recurrent."""
+    sizes = {"hidden_size": 64, "intermediate_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1}
+    config = transformers.JambaConfig(**sizes, num_hidden_layers=2, num_experts=1, use_mamba_kernels=False)
+    return on_meta(transformers.JambaForCausalLM, config)
+
+
+REFUSED = {
+    "gptj": (lambda: tiny_model("gptj"), "its code does not call the attention interface of transformers"),
+    "falcon": (lambda: tiny_model("falcon"), "its code does not call the attention interface of transformers"),
+    "jamba": (hybrid, "it has layers with a recurrent state, which is not position-free"),
+    "gemma3": (wrapper, "the engine serves text models; load the text model of it alone"),
+}
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_a_model_that_the_engine_cannot_serve_is_refused_by_name(model_type):
+    make, reason = REFUSED[model_type]
+    with pytest.raises(lazyrope.SpecError, match=f'model_type = "{model_type}" is not supported: {reason}'):
+        make_engine(make())
+
+
+def test_a_model_with_other_code_is_refused(monkeypatch):
+    model = as_served("llama")
+    monkeypatch.setattr(type(model), "__module__", __name__)  # as for the code of a repository on the Hub
+    with pytest.raises(lazyrope.SpecError, match="LlamaForCausalLM does not use the attention interface"):
+        make_engine(model)
+
+
+MISMATCHES: dict[str, tuple[str, str, Any, str]] = {
+    "a scale": ("llama", "scaling", 0.2, "scaling = 0.2; by its config, lazyrope expects 0.125"),
+    "a cap": ("gemma2", "attn_logit_softcapping", 30.0, "softcap = 30.0; by its config, lazyrope expects 50.0"),
+    "a window": ("gpt_oss", "sliding_window", 17, "sliding_window = 17; by its config, lazyrope expects None"),
+    "no sinks": ("gpt_oss", "sinks", None, "s_aux = False; by its config, lazyrope expects True"),
+}
+
+
+@pytest.mark.parametrize("name", MISMATCHES)
+def test_a_layer_that_asks_for_another_attention_than_its_spec_is_refused(name):
+    """The specs come from the config; these models were changed after they were made."""
+    model_type, attribute, value, text = MISMATCHES[name]
+    model = as_served(model_type, torch.bfloat16 if HAS_GPU else torch.float32)
+    setattr(model.model.layers[1].self_attn, attribute, value)
+    engine = make_engine(model)
+    with pytest.raises(lazyrope.SpecError, match=f"layer 1: the model calls its attention with {text}"):
+        engine.score([1, 2, 3])
+    assert_nothing_is_held(engine)
+
+
+def test_a_mask_of_the_model_is_refused(monkeypatch):
+    """transformers makes no mask for an unknown attention. A mask has the square of the tokens."""
+    masks = transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
+    monkeypatch.setitem(masks._global_mapping, "lazyrope", masks["eager"])
+    engine = make_engine(as_served("llama", torch.bfloat16 if HAS_GPU else torch.float32))
+    with pytest.raises(RuntimeError, match=r"LlamaAttention gives a mask of \[1, 1, 3, 3\] to its attention"):
+        engine.score([1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv_scales": [(1, 1)] * 4}, r"kv_scales are given; a pool of bfloat16 has no scales\. Give kv_dtype="),
+        ({"kv_dtype": "float8_e5m2", "kv_scales": [(1, 1)] * 3}, "kv_scales has 3 entries; .* for each of 4 layers"),
+        ({"kv_dtype": "float8_e5m2", "kv_scales": [(1,)] * 4}, r"it must have one pair \(k_scale, v_scale\)"),
+        ({"kv_dtype": "int8"}, 'kv_dtype = "int8"'),
+    ],
+)
+def test_kv_scales_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(lazyrope.SpecError, match=message):
+        make_engine(as_served("llama", torch.bfloat16 if HAS_GPU else torch.float32), **options)
+
+
+def test_the_types_of_the_engine_are_those_of_from_hf_that_call_the_attention_interface():
+    for model_type in set(lazyrope.model_types()) & set(hf_changes.BASES):
+        model_class = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(tiny_config(model_type))]
+        code = sys.modules[model_class.__module__]
+        assert (model_type in MODEL_TYPES) == hasattr(code, "ALL_ATTENTION_FUNCTIONS")
