@@ -86,6 +86,8 @@ def supported() -> dict[str, Any]:
     change = found_test("test_specs_agree_with_transformers_after_any_change_of_one_key")
     wrapped = found_test("test_the_specs_of_a_wrapper_are_those_of_its_text_model")
     published = found_test("test_a_published_config_gives_the_attention_of_transformers")
+    moved = found_test("test_moved_keys_are_rotated_and_rounded_once_more")
+    served = found_test("test_a_model_over_moved_documents_equals_transformers")
     return {
         "archs": [arch for arch in lazyrope.archs() if not arch.startswith("emu")],
         "head_dims": lazyrope.head_dims(),
@@ -99,11 +101,12 @@ def supported() -> dict[str, Any]:
             "mask": [steps, *compiled],
             "scale, softcap, sinks, temperature": [steps, *compiled],
             "dtype": [steps, appends, moves, *compiled],
-            "8-bit pools": [steps, stored, read, *compiled],
+            "8-bit pools": [steps, stored, read, moved, *compiled],
             "query and append form": [steps, appends, *compiled],
             "query heads for each KV head": [steps, groups],
             "page size and layout": [steps, appends, moves],
             "`AttentionSpec.from_hf`": [models, change, wrapped, published],
+            "`lazyrope.transformers`": [served],
         },
     }
 
