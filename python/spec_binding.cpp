@@ -274,7 +274,10 @@ void bind_spec(py::module_& module) {
   define_value(spec_type, [](const AttentionSpec& spec) { return arguments_of(spec); });
 }
 
-py::tuple layers_of(const LayerGroup& group) { return py::tuple(py::cast(group.layers)); }
+py::tuple layers_of(const LayerGroup& group) {
+  py::tuple layers(py::cast(group.layers));
+  return layers;
+}
 
 void bind_layer_group(py::module_& module) {
   py::class_<LayerGroup> group_type(module, "LayerGroup");

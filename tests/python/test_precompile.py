@@ -18,6 +18,7 @@ from pathlib import Path
 import lazyrope
 import pytest
 
+from tests.support import hf_changes
 from tests.support.command import (
     KERNELS,
     MISSING_NVRTC,
@@ -208,10 +209,10 @@ class TestCheck:
 SERVE = """
 import json, sys, lazyrope
 config, arch, form = sys.argv[1:]
-spec = lazyrope.AttentionSpec.from_hf(config, query_form=form)
-compiled = [lazyrope.compile(spec, arch=arch)]
+groups = lazyrope.AttentionSpec.groups_from_hf(config, query_form=form)
+compiled = [lazyrope.compile(group.spec, arch=arch) for group in groups]
 if form == "rotated":
-    compiled.append(lazyrope.compile_reposition(spec, arch=arch).kernel)
+    compiled += [lazyrope.compile_reposition(group.spec, arch=arch).kernel for group in groups]
 print(json.dumps([one.from_cache for one in compiled]))
 """
 
@@ -253,6 +254,13 @@ class TestServing:
         arguments = ["--model", models[0], "--arch", "sm_80", "--query-form", "rotated", "--reposition"]
         run_command(command, "precompile", *arguments, "--out", tmp_path / "out")
         assert json.loads(serve(tmp_path / "out", models[0], "sm_80", "rotated").stdout) == [True, True]
+
+    def test_kernels_of_all_kinds_of_layers_are_served(self, command, tmp_path):
+        """Cohere 2 has layers with RoPE and a window, and layers with neither."""
+        (tmp_path / "config.json").write_text(json.dumps(hf_changes.changed("cohere2")))
+        arguments = ["--model", tmp_path, "--arch", "sm_80", "--query-form", "rotated", "--reposition"]
+        run_command(command, "precompile", *arguments, "--out", tmp_path / "out")
+        assert json.loads(serve(tmp_path / "out", tmp_path, "sm_80", "rotated").stdout) == [True] * 4
 
     def test_precompiled_kernels_run(self, command, models, device, tmp_path):
         """Kernels run on the GPU, whose arch is precompile's default, or in the emulator."""

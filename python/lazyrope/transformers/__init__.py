@@ -23,7 +23,7 @@ from ..errors import SpecError
 from .backend import Backend, LayerKernels
 from .engine import Engine, Generation, Scores
 from .limits import max_positions
-from .models import MODEL_TYPES, layer_groups
+from .models import MODEL_TYPES, can_be_captured, layer_groups
 
 __all__ = ["MODEL_TYPES", "Engine", "Generation", "Scores", "attach"]
 
@@ -68,7 +68,8 @@ def attach(
         max_pass_tokens: The most tokens of one pass. Longer prompts and documents take several passes.
         cuda_graphs: If True, passes that only decode are captured and replayed on a GPU. A pass is captured when a
             number of requests first occurs. Meanwhile no other thread may synchronise that GPU as a whole or draw
-            random numbers on it (PyTorch's rule).
+            random numbers on it (PyTorch's rule). A model whose experts run in a loop (its
+            ``experts_implementation`` is "eager") is never captured.
         max_graph_tokens: Other passes of up to this many tokens are captured too: short prompts, with or without
             decoding. Their launches then take the host less time than the GPU. Each power of two of tokens is captured
             when it first occurs. 0: none.
@@ -99,7 +100,7 @@ def attach(
         mode=mode,
         max_requests=max_requests,
         max_pass_tokens=max_pass_tokens,
-        cuda_graphs=cuda_graphs and model.device.type == "cuda",
+        cuda_graphs=cuda_graphs and model.device.type == "cuda" and can_be_captured(model),
         max_graph_tokens=max_graph_tokens,
         max_model_len=max_positions(model.config) if max_model_len is None else max_model_len,
         progress=progress,

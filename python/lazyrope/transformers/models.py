@@ -12,9 +12,12 @@ from .._core import AttentionSpec, LayerGroup, model_types
 from .._layers import num_layers_of, require_equal
 from ..errors import SpecError
 
-# The model types that from_hf knows and whose code does not use the attention interface of transformers.
-WITHOUT_INTERFACE = ("gptj", "falcon")
-MODEL_TYPES = tuple(name for name in model_types() if name not in WITHOUT_INTERFACE)
+NO_INTERFACE = "its code does not call the attention interface of transformers"
+RECURRENT = "it has layers with a recurrent state, which is not position-free"
+WRAPPER = "the engine serves text models; load the text model of it alone"
+# The model types that from_hf knows and the engine does not serve, with the reason.
+NOT_SERVED = {"gptj": NO_INTERFACE, "falcon": NO_INTERFACE}
+MODEL_TYPES = tuple(name for name in model_types() if name not in NOT_SERVED)
 # All layers share the pool's pages and the tensors of a pass.
 SHARED = ("head_dim", "num_q_heads", "num_kv_heads", "dtype", "kv_dtype")
 
@@ -42,6 +45,16 @@ def layer_groups(model: Any, kv_dtype: Any = None) -> list[LayerGroup]:
     return groups
 
 
+def can_be_captured(model: Any) -> bool:
+    """Returns False if the model's code reads numbers back to the host, which no CUDA graph can capture.
+
+    transformers marks the classes whose code does not. A loop over experts reads back which experts have tokens.
+    """
+    has_experts = getattr(model, "_can_set_experts_implementation", lambda: False)()
+    loops = has_experts and model.config._experts_implementation == "eager"
+    return bool(getattr(model, "_can_compile_fullgraph", False)) and not loops
+
+
 def _check_is_loaded(model: Any) -> None:
     """Raises SpecError for the name of a model, or anything else that is not a causal model of transformers."""
     if not (hasattr(model, "config") and hasattr(model, "get_output_embeddings")):
@@ -61,12 +74,13 @@ def _check_type(model: Any) -> None:
     """Raises SpecError for a model type that the engine does not support."""
     config = model.config
     model_type = f'model_type = "{config.model_type}" is not supported'
-    if config.model_type in WITHOUT_INTERFACE:
-        raise SpecError(f"{model_type}: its code does not call the attention interface of transformers")
-    if config.get_text_config() is not config:
-        raise SpecError(f"{model_type}: the engine serves text models; load the text model of it alone")
-    if getattr(model, "_is_stateful", False):
-        raise SpecError(f"{model_type}: it has layers with a recurrent state, which is not position-free")
+    reason = NOT_SERVED.get(config.model_type)
+    if reason is None and config.get_text_config() is not config:
+        reason = WRAPPER
+    if reason is None and getattr(model, "_is_stateful", False):
+        reason = RECURRENT
+    if reason is not None:
+        raise SpecError(f"{model_type}: {reason}")
     if config.model_type not in MODEL_TYPES:
         raise SpecError(f"{model_type}; allowed are: {', '.join(MODEL_TYPES)}")
     if not hasattr(sys.modules[type(model).__module__], "ALL_ATTENTION_FUNCTIONS"):
