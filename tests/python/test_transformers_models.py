@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import lazyrope
@@ -13,6 +14,7 @@ from lazyrope import eager
 transformers = pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
 from lazyrope.transformers import MODEL_TYPES  # noqa: E402
+from lazyrope.transformers.limits import max_positions  # noqa: E402
 from lazyrope.transformers.models import can_be_captured  # noqa: E402
 from lazyrope.transformers.passes import Runner  # noqa: E402
 
@@ -247,9 +249,36 @@ def test_a_model_that_the_engine_cannot_serve_is_refused_by_name(model_type):
 
 def test_a_model_with_other_code_is_refused(monkeypatch):
     model = as_served("llama")
-    monkeypatch.setattr(type(model), "__module__", __name__)  # as for the code of a repository on the Hub
+    attention = type(model.model.layers[0].self_attn)
+    for layer_class in (attention, type(model.model.layers[0])):
+        monkeypatch.setattr(layer_class, "__module__", __name__)  # as for the code of a repository on the Hub
     with pytest.raises(lazyrope.SpecError, match="LlamaForCausalLM does not use the attention interface"):
         make_engine(model)
+
+
+def test_a_model_of_torch_compile_and_a_subclass_are_served():
+    model = as_served("llama", torch.bfloat16 if HAS_GPU else torch.float32)
+    expected = make_engine(model).score([1, 2, 3]).prompt
+    assert torch.equal(make_engine(torch.compile(model)).score([1, 2, 3]).prompt, expected)
+
+    class Narrow(type(model)):
+        """A subclass, whose own module does not import the attention interface."""
+
+    model.__class__ = Narrow
+    assert torch.equal(make_engine(model).score([1, 2, 3]).prompt, expected)
+
+
+@pytest.mark.parametrize(
+    ("rope", "expected"),
+    [
+        ({"rope_type": "default"}, 256),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
+        ({"full_attention": {"rope_type": "yarn", "factor": 4.0}, "sliding_attention": {"rope_type": "default"}}, 1024),
+        (None, 256),
+    ],
+)
+def test_the_positions_of_a_model_are_those_of_any_of_its_layers(rope, expected):
+    assert max_positions(SimpleNamespace(max_position_embeddings=256, rope_parameters=rope)) == expected
 
 
 MISMATCHES: dict[str, tuple[str, str, Any, str]] = {

@@ -52,9 +52,9 @@ def attach(
 
     Args:
         model: A causal language model of transformers, of a type in ``MODEL_TYPES``: those of
-            :func:`lazyrope.model_types` but GPT-J and Falcon. Its layers may differ in their sliding window and in
-            their RoPE. It is on one device, in bfloat16 or float16. On the CPU in plain PyTorch it may also be in
-            float32.
+            :func:`lazyrope.model_types` whose code calls the attention interface of transformers. Its layers may
+            differ in their sliding window and in their RoPE. It is on one device, in bfloat16 or float16. On the CPU
+            in plain PyTorch it may also be in float32. A model of torch.compile serves by its own code.
         budget: The bytes of KV of documents and requests together, or text such as "8GiB".
         tokenizer: The model's tokenizer. With it, prompts and documents may be text.
         mode: The way of reading documents. "lazy": the prompt reads the stored copy of each document in place.
@@ -91,6 +91,7 @@ def attach(
         CacheError: As in :func:`lazyrope.compile`.
         DriverError: As in :func:`lazyrope.compile`.
     """
+    model = getattr(model, "_orig_mod", model)  # compiled code would be compiled again for each size of a pass
     backend = _backend(model, budget, arch, page_size, kv_dtype, kv_scales)
     return Engine(
         model,

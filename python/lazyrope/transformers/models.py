@@ -83,8 +83,15 @@ def _check_type(model: Any) -> None:
         raise SpecError(f"{model_type}: {reason}")
     if config.model_type not in MODEL_TYPES:
         raise SpecError(f"{model_type}; allowed are: {', '.join(MODEL_TYPES)}")
-    if not hasattr(sys.modules[type(model).__module__], "ALL_ATTENTION_FUNCTIONS"):
+    if not _calls_interface(model):
         raise SpecError(
             f"{type(model).__module__}.{type(model).__name__} does not use the attention interface of transformers "
             "(ALL_ATTENTION_FUNCTIONS); load the model with the code of transformers"
         )
+
+
+def _calls_interface(model: Any) -> bool:
+    """Returns True if the code of the model's attention looks functions up in the interface of transformers."""
+    layers = {type(module) for module in model.modules() if hasattr(module, "layer_idx")}
+    code = [sys.modules.get(base.__module__) for layer in layers for base in layer.__mro__]
+    return any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in code)
