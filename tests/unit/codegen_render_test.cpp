@@ -97,6 +97,7 @@ TEST(Render, AFieldChangesOnlyTheKernelsThatDependOnIt) {
   EXPECT_EQ(changed_by([](auto& s) { s.head_dim = 128; }), rope_and_plan);
   EXPECT_EQ(changed_by([](auto& s) { s.group_size = 3; }), rows);
   EXPECT_EQ(changed_by([](auto& s) { s.dtype = Dtype::kFp16; }), rope);
+  EXPECT_EQ(changed_by([](auto& s) { s.kv_dtype = Dtype::kFp8E5m2; }), rope);
   EXPECT_EQ(changed_by([](auto& s) { s.rope = {}; }), rope);
   EXPECT_EQ(changed_by([](auto& s) { s.rope = llama3(64); }), rope);
   EXPECT_EQ(changed_by([](auto& s) { s.rope.rotary_dim = 32; }), rope);
