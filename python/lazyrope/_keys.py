@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ._core import AttentionSpec, LayerGroup
+from ._core import AttentionSpec, LayerGroup, Rope
 from ._layers import num_layers_of
 from .errors import SpecError
 
@@ -56,18 +56,18 @@ def _model_fields(groups: Sequence[LayerGroup], model: str, dtype: torch.dtype) 
     spec = groups[0].spec
     numbers = (num_layers_of(groups), spec.num_kv_heads, spec.head_dim, _rotary_dim(spec))
     yield from (model, str(dtype), spec.key_form, spec.rope.variant, *map(str, numbers))
-    yield from _rope_parameters(spec)
+    yield from _rope_parameters(spec.rope)
     for group in groups[1:]:
         yield from (str(group.layers), group.spec.rope.variant, str(_rotary_dim(group.spec)))
-        yield from _rope_parameters(group.spec)
+        yield from _rope_parameters(group.spec.rope)
 
 
 def _rotary_dim(spec: AttentionSpec) -> int:
     return spec.head_dim if spec.rope.rotary_dim is None else spec.rope.rotary_dim
 
 
-def _rope_parameters(spec: AttentionSpec) -> Iterator[str]:
-    for name, value in sorted(spec.rope.parameters.items()):
+def _rope_parameters(rope: Rope) -> Iterator[str]:
+    for name, value in sorted(rope.parameters.items()):
         yield from (name, value.hex())
     for name, values in sorted(rope.lists.items()):
         yield from (name, *(value.hex() for value in values))
