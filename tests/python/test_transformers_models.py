@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import lazyrope
@@ -14,7 +13,6 @@ from lazyrope import eager
 transformers = pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
 from lazyrope.transformers import MODEL_TYPES  # noqa: E402
-from lazyrope.transformers.limits import max_positions  # noqa: E402
 from lazyrope.transformers.models import can_be_captured  # noqa: E402
 from lazyrope.transformers.passes import Runner  # noqa: E402
 
@@ -236,7 +234,10 @@ REFUSED = {
     "gptj": (lambda: tiny_model("gptj"), "its code does not call the attention interface of transformers"),
     "falcon": (lambda: tiny_model("falcon"), "its code does not call the attention interface of transformers"),
     "jamba": (hybrid, "it has layers with a recurrent state, which is not position-free"),
-    "gemma3": (wrapper, "the engine serves text models; load the text model of it alone"),
+    "gemma3": (
+        wrapper,
+        "the engine serves text models; load a causal language model of its text_config, if there is one",
+    ),
 }
 
 
@@ -266,19 +267,6 @@ def test_a_model_of_torch_compile_and_a_subclass_are_served():
 
     model.__class__ = Narrow
     assert torch.equal(make_engine(model).score([1, 2, 3]).prompt, expected)
-
-
-@pytest.mark.parametrize(
-    ("rope", "expected"),
-    [
-        ({"rope_type": "default"}, 256),
-        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
-        ({"full_attention": {"rope_type": "yarn", "factor": 4.0}, "sliding_attention": {"rope_type": "default"}}, 1024),
-        (None, 256),
-    ],
-)
-def test_the_positions_of_a_model_are_those_of_any_of_its_layers(rope, expected):
-    assert max_positions(SimpleNamespace(max_position_embeddings=256, rope_parameters=rope)) == expected
 
 
 MISMATCHES: dict[str, tuple[str, str, Any, str]] = {
@@ -327,10 +315,12 @@ def test_kv_scales_that_do_not_fit_are_refused(options, message):
 def test_the_types_of_the_engine_are_those_of_from_hf_that_call_the_attention_interface():
     for model_type in set(lazyrope.model_types()) & set(hf_changes.BASES):
         config = tiny_config(model_type)
-        model_class = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        calls_interface = hasattr(sys.modules[model_class.__module__], "ALL_ATTENTION_FUNCTIONS")
-        is_plain = config.get_text_config() is config and not model_class._is_stateful
-        assert (model_type in MODEL_TYPES) == (calls_interface and is_plain), model_type
+        model_class = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+        code = model_class and sys.modules[model_class.__module__]
+        groups = lazyrope.AttentionSpec.groups_from_hf(config, dtype="bfloat16")
+        has_attention = sum(len(group.layers) for group in groups) == config.num_hidden_layers
+        is_served = hasattr(code, "ALL_ATTENTION_FUNCTIONS") and has_attention and not model_class._is_stateful
+        assert (model_type in MODEL_TYPES) == is_served, model_type
 
 
 def test_models_that_read_back_numbers_are_not_captured():

@@ -1,7 +1,7 @@
-"""The reference of the engine: transformers' own modules and eager attention, under the block mask.
+"""The reference of the engine: transformers' own modules, masks and eager attention, under the block mask.
 
-A token of a document sees its own document alone. A token of the prompt sees all documents and itself. A layer with a
-sliding window hides what is outside of it by logical position.
+A token of a document sees its own document alone. A token of the prompt sees all documents and itself. The masks of
+transformers hide what is outside of a layer's sliding window, by logical position.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 NAME = "block_mask_of_the_model"
 # Changes a layer's keys and values as a pool would: stored(layer, keys, values, bases), with keys and values
@@ -77,30 +78,25 @@ def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: object,
+    attention_mask: torch.Tensor,
     **named: Any,
 ) -> tuple[torch.Tensor, None]:
     [blocks] = _running
     seen_by_prompt = key
     if blocks.stored is not None:
         key, seen_by_prompt, value = blocks.stored(module.layer_idx, key, value, blocks.bases)
-    mask = torch.zeros(query.shape[2], key.shape[2], dtype=query.dtype, device=query.device)
-    mask.masked_fill_(~_visible(blocks, named.get("sliding_window")), -torch.inf)
+    mask = attention_mask.masked_fill(~_visible(blocks), torch.finfo(query.dtype).min)
     eager = sys.modules[type(module).__module__].eager_attention_forward
-    of_documents, of_prompt = (
-        eager(module, query, keys, value, mask[None, None], **named)[0] for keys in (key, seen_by_prompt)
-    )
+    of_documents, of_prompt = (eager(module, query, keys, value, mask, **named)[0] for keys in (key, seen_by_prompt))
     is_prompt = blocks.block == blocks.num_documents
     return torch.where(is_prompt[None, :, None, None], of_prompt, of_documents), None
 
 
-def _visible(blocks: Blocks, window: int | None) -> torch.Tensor:
-    """Returns True where a query (row) sees a key (column)."""
+def _visible(blocks: Blocks) -> torch.Tensor:
+    """Returns True where the block mask lets a query (row) see a key (column)."""
     block = blocks.block
-    position = torch.arange(len(block), device=block.device)
-    back = position[:, None] - position[None]
-    visible = (back >= 0) & ((block[:, None] == block[None]) | (block[:, None] == blocks.num_documents))
-    return visible if window is None else visible & (back < window)
+    return (block[:, None] == block[None]) | (block[:, None] == blocks.num_documents)
 
 
 AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["eager"])

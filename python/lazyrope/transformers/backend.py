@@ -9,7 +9,7 @@ from typing import Any
 from .._core import AttentionSpec, LayerGroup
 from ..documents import DocumentStore
 from ..errors import SpecError
-from .hook import AttentionCall
+from .hook import UNKNOWN, AttentionCall
 
 Tensor = Any
 
@@ -80,7 +80,7 @@ class Backend:
         for name, given, known in (
             ("scaling", call.scale, spec.scale),
             ("softcap", call.softcap, spec.softcap),
-            ("sliding_window", call.window, spec.window),
+            ("sliding_window", spec.window if call.window == UNKNOWN else call.window, spec.window),
             ("s_aux", call.sinks is not None, spec.sinks),
             ("query heads", call.num_q_heads, spec.num_q_heads),
             ("head_dim", call.head_dim, spec.head_dim),

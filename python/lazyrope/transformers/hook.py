@@ -15,6 +15,7 @@ from transformers import AttentionInterface
 
 Tensor = Any
 NAME = "lazyrope"
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class AttentionCall:
     Attributes:
         scale: The factor of the scores before softmax.
         softcap: The bound of the scores, or None.
-        window: The tokens of the sliding window, or None.
+        window: The tokens of the sliding window, None, or UNKNOWN for layers whose window is in their mask alone.
         sinks: A logit of each query head, [num_q_heads], of any floating dtype, or None.
         num_q_heads: The number of query heads.
         head_dim: The columns of a head.
@@ -32,7 +33,7 @@ class AttentionCall:
 
     scale: float
     softcap: float | None
-    window: int | None
+    window: int | str | None
     sinks: Tensor | None
     num_q_heads: int
     head_dim: int
@@ -79,7 +80,7 @@ def _attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     softcap: float | None = None,
-    sliding_window: int | None = None,
+    sliding_window: int | str | None = UNKNOWN,
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:

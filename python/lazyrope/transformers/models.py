@@ -14,9 +14,16 @@ from ..errors import SpecError
 
 NO_INTERFACE = "its code does not call the attention interface of transformers"
 RECURRENT = "it has layers with a recurrent state, which is not position-free"
-WRAPPER = "the engine serves text models; load the text model of it alone"
-# The model types that from_hf knows and the engine does not serve, with the reason.
-NOT_SERVED = {"gptj": NO_INTERFACE, "falcon": NO_INTERFACE}
+WRAPPER = "the engine serves text models; load a causal language model of its text_config, if there is one"
+NO_CLASS = "transformers has no causal language model of this type"
+# The model types with attention that from_hf may read and the engine does not serve, with the reason.
+NOT_SERVED = {
+    **dict.fromkeys(("gptj", "falcon"), NO_INTERFACE),
+    **dict.fromkeys(("bamba", "falcon_h1", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "minimax"), RECURRENT),
+    **dict.fromkeys(("nemotron_h", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), RECURRENT),
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"), NO_CLASS),
+    **dict.fromkeys(("glm4v_text", "glm4v_moe_text"), NO_CLASS),
+}
 MODEL_TYPES = tuple(name for name in model_types() if name not in NOT_SERVED)
 # All layers share the pool's pages and the tensors of a pass.
 SHARED = ("head_dim", "num_q_heads", "num_kv_heads", "dtype", "kv_dtype")
