@@ -26,8 +26,16 @@ ORDERS = ([0, 1, 2], [2, 0, 1], [1, 2, 1])
 WITH_KERNELS = ("gemma2", "gpt_oss", "cohere2", "smollm3")  # CI runs kernels for these and for a sample of the others
 KERNELS = [
     *WITH_KERNELS,
-    *(pytest.param(name, marks=pytest.mark.sample(3)) for name in TYPES if name not in WITH_KERNELS),
-]
+    *(pytest.param(name, marks=pytest.mark.sample(3)) for name in TYPES if name not in (*WITH_KERNELS, "phimoe")),
+]  # the experts of PhiMoE's tokens depend on a threshold, so the rounding of bfloat16 changes them
+# In two layers, these models have both kinds of layers as well.
+BOTH_KINDS: dict[str, dict[str, Any]] = {
+    "cohere2": {"layer_types": ["sliding_attention", "full_attention"]},
+    "exaone4": {"layer_types": ["sliding_attention", "full_attention"]},
+    "cwm": {"layer_types": ["full_attention", "sliding_attention"]},
+    "smollm3": {"no_rope_layers": [1, 0]},
+    "qwen2": {"max_window_layers": 1},
+}
 
 
 def as_served(model_type: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
@@ -85,9 +93,10 @@ def test_a_model_without_documents_equals_transformers_with_its_own_masks(model_
 @pytest.mark.parametrize("model_type", KERNELS)
 def test_kernels_over_moved_documents_equal_transformers(model_type):
     """The kernels run on a GPU or in the emulator."""
-    model = as_served(model_type, torch.bfloat16, num_hidden_layers=2, **TWO_LAYERS.get(model_type, {}))
+    types = hf_changes.BASES[model_type].get("layer_types")
+    changes = {"num_hidden_layers": 2} | ({"layer_types": types[:2]} if types else {}) | BOTH_KINDS.get(model_type, {})
+    model, exact = (as_served(model_type, dtype, **changes) for dtype in (torch.bfloat16, torch.float32))
     engine = make_engine(model, arch=None if HAS_GPU else "emu:sm_80")
-    exact = as_served(model_type, num_hidden_layers=2, **TWO_LAYERS.get(model_type, {}))
     prompt, *documents = random_token_lists(3, 19, 33, 40)
     for order in ([0, 1], [1, 0]):
         moved = [documents[i] for i in order]
@@ -96,16 +105,6 @@ def test_kernels_over_moved_documents_equal_transformers(model_type):
             scores = engine.score(prompt, moved, mode=mode)
             assert_near(scores.prompt, expected[-19:], eager[-19:])
     assert engine.store.stats.misses == 2
-
-
-# In two layers, these models have both kinds of layers as well.
-TWO_LAYERS: dict[str, dict[str, Any]] = {
-    "cohere2": {"layer_types": ["sliding_attention", "full_attention"]},
-    "exaone4": {"layer_types": ["sliding_attention", "full_attention"]},
-    "cwm": {"layer_types": ["full_attention", "sliding_attention"]},
-    "smollm3": {"no_rope_layers": [1, 0]},
-    "qwen2": {"max_window_layers": 1},
-}
 
 
 def test_the_bounds_of_these_tests_notice_a_wrong_position_window_or_sink():
