@@ -44,6 +44,13 @@ class ConfigFuzzer {
   }
 
   Json base() {
+    const Json text = text_base();
+    if (below(4) != 0) return text;
+    static const std::vector<std::string> wrappers = {"llava", "qwen2_vl", "gemma3", "voxtral"};
+    return {{"model_type", one_of(wrappers)}, {"text_config", text}};
+  }
+
+  Json text_base() {
     const ModelType& type = one_of(model_types());
     return {{"model_type", type.name},  {"hidden_size", 512},     {"num_attention_heads", 8},
             {"num_key_value_heads", 2}, {"num_hidden_layers", 4}, {"max_position_embeddings", 512},
