@@ -170,9 +170,9 @@ def changed(**entries: Any) -> Any:
     return model
 
 
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 BAD_MODELS: dict[str, Callable[[], Any]] = {
-    "dynamic": lambda: changed(rope_parameters=DYNAMIC),
+    "is_causal = false": lambda: changed(is_causal=False),
+    "dual_chunk_attention_config": lambda: changed(dual_chunk_attention_config={"chunk_size": 8}),
 }
 
 

@@ -39,7 +39,7 @@ def configs() -> list[lazyrope.KernelConfig]:
 
 
 def groups() -> list[lazyrope.LayerGroup]:
-    return [lazyrope.LayerGroup(spec, range(i, 8, 2)) for i, spec in enumerate(specs())]
+    return [lazyrope.LayerGroup(spec, range(i, i + 8, 2)) for i, spec in enumerate(specs())]
 
 
 VALUES = {
