@@ -32,6 +32,18 @@ def test_the_most_positions_depend_on_the_type_of_rope(name):
     assert limits.max_positions(config) == most
 
 
+@pytest.mark.parametrize("name", list(CASES))
+def test_more_positions_are_allowed_unless_the_frequencies_depend_on_the_length(name):
+    rope, stated, most = CASES[name]
+    config = transformers.LlamaConfig(rope_parameters={"rope_theta": 1e4} | rope, max_position_embeddings=stated)
+    assert [limits.allowed_positions(config, n) for n in (None, 1, most)] == [most, 1, most]
+    if rope["rope_type"] in limits.LENGTH_DEPENDENT:
+        with pytest.raises(lazyrope.SpecError, match=f"more than {most} positions.*give at most max_model_len={most}"):
+            limits.allowed_positions(config, most + 1)
+    else:
+        assert limits.allowed_positions(config, most + 1) == most + 1
+
+
 def test_each_kind_of_layer_limits_the_positions():
     kinds = {"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 5e5}}
     config = transformers.Olmo3Config(rope_parameters=kinds, max_position_embeddings=65536)

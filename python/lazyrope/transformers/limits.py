@@ -6,6 +6,9 @@ from typing import Any
 
 from ..errors import SpecError
 
+# With these values of rope_type, the frequencies depend on the length of a request beyond the original context.
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+
 
 def max_positions(config: Any) -> int | None:
     """Returns the most positions that a model's config allows, or None if the config does not say.
@@ -23,6 +26,31 @@ def max_positions(config: Any) -> int | None:
     if stated is None:
         return None
     return min(_max_positions_of(rope, stated) for rope in _rope_parameters(text))
+
+
+def allowed_positions(config: Any, max_model_len: int | None) -> int | None:
+    """Returns the most positions of a request: those that the caller asks for, or else those of the model's config.
+
+    Args:
+        config: A config of transformers, as for :func:`max_positions`.
+        max_model_len: The most positions that the caller asks for. None: :func:`max_positions` decides.
+
+    Raises:
+        SpecError: The model's code would rotate all tokens of so long a request by other frequencies than those of
+            stored keys.
+    """
+    most = max_positions(config)
+    if max_model_len is None or most is None or max_model_len <= most:
+        return most if max_model_len is None else max_model_len
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    for rope in _rope_parameters(text):
+        if rope.get("rope_type") in LENGTH_DEPENDENT:
+            raise SpecError(
+                f'max_model_len = {max_model_len}, but rope_type = "{rope["rope_type"]}" has other frequencies for '
+                f"requests of more than {most} positions, so stored keys would be wrong; give at most "
+                f"max_model_len={most}"
+            )
+    return max_model_len
 
 
 def _rope_parameters(config: Any) -> list[dict[str, Any]]:
