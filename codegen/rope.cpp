@@ -39,17 +39,20 @@ std::vector<double> llama3_frequencies(const RopeSpec& rope) {
   std::vector<double> w = plain_frequencies(rope);
   for (double& x : w) {
     const double wavelength = 2.0 * std::numbers::pi / x;
-    const double smooth = std::clamp((context / wavelength - low) / (high - low), 0.0, 1.0);
+    const double ratio = context / wavelength;
+    const double smooth = high > low    ? std::clamp((ratio - low) / (high - low), 0.0, 1.0)
+                          : ratio < low ? 0.0
+                                        : 1.0;
     x = (1.0 - smooth) * x / p.at("factor") + smooth * x;
   }
   return w;
 }
 
-// The interpolation divides by high_freq_factor - low_freq_factor, which must be positive.
+// Equal factors leave no frequencies to interpolate, as in Llama 4 Scout.
 void check_llama3(const RopeParameters& p) {
-  if (p.at("high_freq_factor") > p.at("low_freq_factor")) return;
+  if (p.at("high_freq_factor") >= p.at("low_freq_factor")) return;
   throw SpecError(fmt::format(
-      "rope \"llama3\": high_freq_factor = {} with low_freq_factor = {}; it must be greater",
+      "rope \"llama3\": high_freq_factor = {} with low_freq_factor = {}; it must be at least that",
       p.at("high_freq_factor"), p.at("low_freq_factor")));
 }
 
@@ -199,6 +202,12 @@ std::vector<RopeVariant> built_in() {
       {.name = "llama3",
        .meaning = "neox with Llama 3.1's scaling of long waves",
        .pairing = kHalf,
+       .parameters = llama3_parameters(),
+       .frequencies = llama3_frequencies,
+       .check = check_llama3},
+      {.name = "llama3_gptj",
+       .meaning = "gptj with Llama 3.1's scaling of long waves (Llama 4)",
+       .pairing = kInterleaved,
        .parameters = llama3_parameters(),
        .frequencies = llama3_frequencies,
        .check = check_llama3},

@@ -54,6 +54,12 @@ RopeParameters default_parameters(const std::string& variant) {
         {"low_freq_factor", 1},
         {"high_freq_factor", 4},
         {"original_max_position_embeddings", 8192}}},
+      {"llama3_gptj",
+       {{"theta", 5e5},
+        {"factor", 16},
+        {"low_freq_factor", 1},
+        {"high_freq_factor", 1},
+        {"original_max_position_embeddings", 8192}}},
       {"yarn", {{"theta", 1e4}}},
       {"longrope", {{"theta", 1e4}}}};
   const auto found = kDefaults.find(variant);

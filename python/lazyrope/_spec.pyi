@@ -24,7 +24,7 @@ class Rope:
     ) -> None:
         """
         Args:
-            variant: "none", "neox", "gptj", "linear", "llama3", "yarn" or "longrope".
+            variant: "none", "neox", "gptj", "linear", "llama3", "llama3_gptj", "yarn" or "longrope".
             rotary_dim: The number of columns that are rotated, from column 0 on. It is a multiple of 4; from 128 on, of
                 8. None: head_dim.
             parameters: The variant's parameters by name. AttentionSpec refuses missing and unknown ones.

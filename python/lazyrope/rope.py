@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from ._checks import checked
 from ._core import Rope
 
-__all__ = ["Rope", "gptj", "linear", "llama3", "longrope", "neox", "none", "yarn"]
+__all__ = ["Rope", "gptj", "linear", "llama3", "llama3_gptj", "longrope", "neox", "none", "yarn"]
 
 
 @checked
@@ -98,6 +98,40 @@ def llama3(
     """
     return _rope(
         "llama3",
+        rotary_dim,
+        attention_factor,
+        theta=theta,
+        factor=factor,
+        low_freq_factor=low_freq_factor,
+        high_freq_factor=high_freq_factor,
+        original_max_position_embeddings=original_max_position_embeddings,
+    )
+
+
+@checked
+def llama3_gptj(
+    theta: float = 500000.0,
+    *,
+    factor: float = 16.0,
+    low_freq_factor: float = 1.0,
+    high_freq_factor: float = 1.0,
+    original_max_position_embeddings: int = 8192,
+    rotary_dim: int | None = None,
+    attention_factor: float = 1.0,
+) -> Rope:
+    """Returns :func:`gptj` with the frequency scaling of :func:`llama3`. The defaults are those of Llama 4 Scout.
+
+    Args:
+        theta: The base of the frequencies.
+        factor: The divisor of low frequencies.
+        low_freq_factor: The bound of low frequencies, in wavelengths of the original context.
+        high_freq_factor: The bound of high frequencies, at least low_freq_factor.
+        original_max_position_embeddings: The context of the model before scaling, in tokens.
+        rotary_dim: The number of rotated columns. None: head_dim.
+        attention_factor: The factor of rotated pairs.
+    """
+    return _rope(
+        "llama3_gptj",
         rotary_dim,
         attention_factor,
         theta=theta,

@@ -93,22 +93,6 @@ Json theta_of(const Json& config, const ModelType& model, LayerKind kind) {
   return is_of_window ? model.sliding_theta : model.theta;
 }
 
-Json rope_parameters(const Json& config, const ModelType& model, LayerKind kind) {
-  Json rope = model.has_rope_of_kinds ? given_parameters_of_kind(config, model, kind)
-                                      : given_parameters(config, model);
-  check_is_object(rope);
-  remove_nulls(rope);
-  choose_type(rope);
-  // transformers reads truncate outside of the object of a kind, where no config has it.
-  if (model.has_rope_of_kinds && rope.contains("truncate") && !flag(rope, "truncate"))
-    refuse_config(
-        "truncate = false of RoPE of a kind of layer: implementations of the model differ; remove "
-        "it");
-  for (const char* key : model.image_rope_keys) rope.erase(key);
-  if (!rope.contains("rope_theta")) rope["rope_theta"] = theta_of(config, model, kind);
-  return rope;
-}
-
 // Returns the number of columns that are rotated, and removes partial_rotary_factor from `rope`.
 int rotary_dim(const Json& config, const ModelType& model, Json& rope, int head_dim) {
   if (reads(model, "rotary_dim")) return required<int>(config, "rotary_dim");
@@ -256,6 +240,7 @@ struct RopeType {
   Keys optional = {};
   void (*complete)(const RopeContext& context, Json& rope) = [](const RopeContext&, Json&) {};
   Keys lists = {};
+  std::string_view gptj_variant = {};  // that of model types with the pairing "gptj"; empty: none
 };
 
 RopeType longrope(const char* name) {
@@ -274,7 +259,8 @@ const std::vector<RopeType>& rope_types() {
       {.name = "llama3",
        .variant = "llama3",
        .parameters = {"factor", "low_freq_factor", "high_freq_factor", kContext},
-       .complete = complete_context},
+       .complete = complete_context,
+       .gptj_variant = "llama3_gptj"},
       {.name = "yarn",
        .variant = "yarn",
        .parameters = {"factor", kContext},
@@ -298,6 +284,11 @@ const RopeType& rope_type(const std::string& name, const ModelType& model) {
                             fmt::join(model.rope_types, ", ")));
 }
 
+std::string variant_of(const RopeType& type, const ModelType& model) {
+  if (type.variant.empty()) return std::string(model.pairing);
+  return std::string(model.pairing == "gptj" ? type.gptj_variant : type.variant);
+}
+
 void take_parameters(const RopeType& type, Json& rope, RopeSpec& spec) {
   const auto take = [&](const char* key) {
     spec.parameters[key] = required<double>(rope, key);
@@ -317,12 +308,28 @@ void take_lists(const RopeType& type, Json& rope, RopeSpec& spec) {
 
 }  // namespace
 
+Json rope_parameters_of(const Json& config, const ModelType& model, LayerKind kind) {
+  Json rope = model.has_rope_of_kinds ? given_parameters_of_kind(config, model, kind)
+                                      : given_parameters(config, model);
+  check_is_object(rope);
+  remove_nulls(rope);
+  choose_type(rope);
+  // transformers reads truncate outside of the object of a kind, where no config has it.
+  if (model.has_rope_of_kinds && rope.contains("truncate") && !flag(rope, "truncate"))
+    refuse_config(
+        "truncate = false of RoPE of a kind of layer: implementations of the model differ; remove "
+        "it");
+  if (!rope.contains("rope_theta")) rope["rope_theta"] = theta_of(config, model, kind);
+  return rope;
+}
+
 RopeSpec rope_of_config(const Json& config, const ModelType& model, LayerKind kind, int head_dim,
                         std::optional<int> max_model_len) {
-  Json rope = rope_parameters(config, model, kind);
+  Json rope = rope_parameters_of(config, model, kind);
+  for (const char* key : model.other_rope_keys) rope.erase(key);
   const RopeType& type = rope_type(required<std::string>(rope, "rope_type"), model);
   RopeSpec spec;
-  spec.variant = type.variant.empty() ? model.pairing : type.variant;
+  spec.variant = variant_of(type, model);
   spec.rotary_dim = rotary_dim(config, model, rope, head_dim);
   spec.parameters["theta"] = required<double>(rope, "rope_theta");
   type.complete({config, max_model_len, model.has_mscale}, rope);

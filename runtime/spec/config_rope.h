@@ -14,4 +14,8 @@ namespace lazyrope {
 RopeSpec rope_of_config(const Json& config, const ModelType& model, LayerKind kind, int head_dim,
                         std::optional<int> max_model_len);
 
+// Returns the object with the parameters of the RoPE of the layers of a kind: with rope_type, with
+// rope_theta, and without keys whose value is null.
+Json rope_parameters_of(const Json& config, const ModelType& model, LayerKind kind);
+
 }  // namespace lazyrope

@@ -78,20 +78,29 @@ bool has_window_by_default(const Json& config, const ModelType& type, int layer)
       return layer % 4 != 0;
     case Windows::kWithoutRope:
       return is_given && !is_rope_layer(config, layer);
+    case Windows::kChunksWithRope:
+      return is_rope_layer(config, layer);
   }
   return false;
+}
+
+LayerKind windowed_kind(const ModelType& type) {
+  return type.windows == Windows::kChunksWithRope ? LayerKind::kChunked : LayerKind::kSliding;
 }
 
 LayerKind kind_by_default(const Json& config, const ModelType& type, int layer) {
   if (type.has_attention != nullptr && !type.has_attention(config, layer))
     return LayerKind::kNoAttention;
-  return has_window_by_default(config, type, layer) ? LayerKind::kSliding : LayerKind::kFull;
+  return has_window_by_default(config, type, layer) ? windowed_kind(type) : LayerKind::kFull;
 }
 
 // The names of a type's kinds in layer_types.
 std::vector<std::pair<std::string, LayerKind>> names_of_kinds(const ModelType& type) {
   std::vector<std::pair<std::string, LayerKind>> names = {{"full_attention", LayerKind::kFull}};
-  if (type.has_attention == nullptr) names.emplace_back("sliding_attention", LayerKind::kSliding);
+  const LayerKind windowed = windowed_kind(type);
+  if (type.has_attention == nullptr)
+    names.emplace_back(windowed == LayerKind::kChunked ? "chunked_attention" : "sliding_attention",
+                       windowed);
   if (type.has_older_names) names.emplace_back("attention", LayerKind::kFull);
   for (const char* name : type.without_attention) names.emplace_back(name, LayerKind::kNoAttention);
   return names;

@@ -10,6 +10,7 @@ namespace lazyrope {
 enum class LayerKind {
   kFull,        // causal attention
   kSliding,     // causal attention with the config's window
+  kChunked,     // causal attention within chunks of attention_chunk_size positions
   kNoAttention  // a recurrent layer, or another layer without a KV cache
 };
 

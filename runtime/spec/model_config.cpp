@@ -12,6 +12,7 @@
 #include "runtime/spec/config_json.h"
 #include "runtime/spec/config_keys.h"
 #include "runtime/spec/config_rope.h"
+#include "runtime/spec/config_temperature.h"
 #include "runtime/spec/layer_kinds.h"
 #include "runtime/spec/model_types.h"
 #include "runtime/spec/wrapper_types.h"
@@ -87,6 +88,11 @@ void read_window(const Json& config, const ModelType& type, int layer, Attention
   spec.mask_parameters["window"] = *window;
 }
 
+void read_chunk(const Json& config, AttentionSpec& spec) {
+  spec.mask = "chunked";
+  spec.mask_parameters["chunk"] = required<int>(config, "attention_chunk_size");
+}
+
 void read_scores(const Json& config, const ModelType& type, AttentionSpec& spec) {
   if (const auto softcap = optional<double>(config, "attn_logit_softcapping")) {
     if (*softcap == 0.0)
@@ -127,7 +133,7 @@ std::map<LayerKind, RopeSpec> ropes_of_kinds(const Json& config, const ModelType
                                              std::optional<int> max_model_len) {
   std::map<LayerKind, RopeSpec> ropes;
   if (type.rope_layers == RopeLayers::kNone) return {};
-  for (const LayerKind kind : {LayerKind::kFull, LayerKind::kSliding})
+  for (const LayerKind kind : {LayerKind::kFull, LayerKind::kSliding, LayerKind::kChunked})
     if (std::ranges::find(kinds, kind) != kinds.end())
       ropes[kind] = rope_of_config(config, type, kind, head_dim, max_model_len);
   return ropes;
@@ -183,8 +189,11 @@ LayerSpecs attention_specs_from_hf(const std::string& json, const std::optional<
     const LayerKind kind = kinds[static_cast<std::size_t>(layer)];
     if (kind == LayerKind::kNoAttention) continue;
     AttentionSpec spec = common;
-    if (has_rope(config, type, layer, kind)) spec.rope = ropes.at(kind);
+    const bool rotates = has_rope(config, type, layer, kind);
+    if (rotates) spec.rope = ropes.at(kind);
     if (kind == LayerKind::kSliding) read_window(config, type, layer, spec);
+    if (kind == LayerKind::kChunked) read_chunk(config, spec);
+    spec.temperature = temperature_of_config(config, type, kind, rotates);
     validate(spec);
     specs[static_cast<std::size_t>(layer)] = std::move(spec);
   }

@@ -55,6 +55,18 @@ Json rotated_part(double fraction) {
 
 Json all_heads_by_default() { return {{"num_key_value_heads", nullptr}}; }
 
+Json yarn_of_ministral3() {
+  return {{"rope_type", "yarn"},
+          {"rope_theta", 1e6},
+          {"factor", 16.0},
+          {"original_max_position_embeddings", 16384},
+          {"beta_fast", 32.0},
+          {"beta_slow", 1.0},
+          {"mscale_all_dim", 1.0},
+          {"mscale", 1.0},
+          {"llama_4_scaling_beta", 0.1}};
+}
+
 Json yarn_of_gpt_oss() {
   return {{"rope_type", "yarn"}, {"factor", 32.0},    {"beta_fast", 32.0},
           {"beta_slow", 1.0},    {"truncate", false}, {"original_max_position_embeddings", 4096}};
@@ -88,7 +100,7 @@ ModelType qwen_hybrid(std::string_view name) {
 ModelType qwen_hybrid_of_images(std::string_view name) {
   ModelType type = qwen_hybrid(name);
   type.rope_types = rope_types_of_images();
-  type.image_rope_keys = position_keys_of_images();
+  type.other_rope_keys = position_keys_of_images();
   return type;
 }
 
@@ -100,7 +112,7 @@ ModelType qwen2_of_images(std::string_view name) {
           .windows = Windows::kFromMaxWindowLayers,
           .rope_types = rope_types_of_images(),
           .theta = 1e6,
-          .image_rope_keys = position_keys_of_images()};
+          .other_rope_keys = position_keys_of_images()};
 }
 
 // Bamba's code rotates half of each head, whatever partial_rotary_factor says outside of the
@@ -185,12 +197,12 @@ std::vector<ModelType> text_rows() {
        .defaults = {{"head_dim", 128}},
        .rope_types = rope_types_of_images(),
        .theta = 5e5,
-       .image_rope_keys = position_keys_of_images()},
+       .other_rope_keys = position_keys_of_images()},
       {.name = "qwen3_vl_moe_text",
        .reads = llama_keys(),
        .rope_types = rope_types_of_images(),
        .theta = 5e5,
-       .image_rope_keys = position_keys_of_images()},
+       .other_rope_keys = position_keys_of_images()},
       {.name = "glm4v_text",
        .reads = partial_keys(),
        .defaults = {{"partial_rotary_factor", 1.0}},
@@ -198,13 +210,13 @@ std::vector<ModelType> text_rows() {
        .pairing = "gptj",
        .rope_types = {"default"},
        .fraction_key = "partial_rotary_factor",
-       .image_rope_keys = position_keys_of_images()},
+       .other_rope_keys = position_keys_of_images()},
       {.name = "glm4v_moe_text",
        .reads = partial_keys(),
        .defaults = {{"partial_rotary_factor", 0.5}},
        .rope_types = {"default"},
        .fraction_key = "partial_rotary_factor",
-       .image_rope_keys = position_keys_of_images()},
+       .other_rope_keys = position_keys_of_images()},
   };
 }
 
@@ -245,6 +257,33 @@ std::vector<ModelType> plain_rows() {
        .reads = window_keys(),
        .defaults = {{"sliding_window", 4096}},
        .windows = Windows::kAll},
+      {.name = "ministral3",
+       .reads = window_keys(),
+       .defaults = {{"sliding_window", nullptr},
+                    {"num_key_value_heads", 8},
+                    {"head_dim", 128},
+                    {"max_position_embeddings", 262144},
+                    {"rope_parameters", yarn_of_ministral3()}},
+       .windows = Windows::kAll,
+       .temperatures = Temperatures::kOfRope,
+       .other_rope_keys = {"llama_4_scaling_beta", "max_position_embeddings"}},
+      {.name = "llama4_text",
+       .reads =
+           llama_keys() + Keys{"attention_chunk_size", "no_rope_layers", "no_rope_layer_interval",
+                               "attn_temperature_tuning", "attn_scale", "floor_scale"},
+       .defaults = {{"num_key_value_heads", 8},
+                    {"head_dim", 128},
+                    {"no_rope_layer_interval", 4},
+                    {"attention_chunk_size", 8192},
+                    {"attn_temperature_tuning", true},
+                    {"attn_scale", 0.1},
+                    {"floor_scale", 8192}},
+       .windows = Windows::kChunksWithRope,
+       .rope_layers = RopeLayers::kFromConfig,
+       .temperatures = Temperatures::kWithoutRope,
+       .pairing = "gptj",
+       .rope_types = {"default", "llama3"},
+       .theta = 5e5},
       {.name = "qwen2",
        .reads = qwen_keys(),
        .defaults = {{"sliding_window", 4096}, {"max_window_layers", 28}},

@@ -22,7 +22,8 @@ enum class Windows {
   kEven,                      // layers 0, 2, 4, ...
   kAllButEveryNth,            // all but every n-th: n is sliding_window_pattern, or 4
   kAllButFirstOfFour,         // all but layers 0, 4, 8, ...
-  kWithoutRope                // the layers without RoPE
+  kWithoutRope,               // the layers without RoPE
+  kChunksWithRope             // the layers with RoPE; they have chunks instead of a window
 };
 
 // The layers with RoPE.
@@ -33,6 +34,13 @@ enum class RopeLayers {
   kWithWindow,        // the layers with a window
   kWithWindowIfAny,   // the layers with a window, or all if the config has no sliding_window
   kIfEmbeddingSaysSo  // all if position_embedding_type is "rope", else none
+};
+
+// The layers whose queries have a temperature by their position.
+enum class Temperatures {
+  kNone,
+  kOfRope,      // all: llama_4_scaling_beta and the original context of rope_parameters
+  kWithoutRope  // those without RoPE, if attn_temperature_tuning: attn_scale and floor_scale
 };
 
 // The number of KV heads.
@@ -75,6 +83,7 @@ struct ModelType {
   // Replaces older keys by the present ones, or refuses them.
   void (*complete)(Json& config) = nullptr;
   RopeLayers rope_layers = RopeLayers::kAll;
+  Temperatures temperatures = Temperatures::kNone;
   const char* scale_key = nullptr;  // the scale of scores; null: 1 / sqrt(head_dim)
   bool sinks = false;
   std::string_view pairing = "neox";  // the RoPE variant of rope_type "default"
@@ -89,8 +98,9 @@ struct ModelType {
   const char* sliding_theta_key = nullptr;  // theta of layers with a window, outside of an object
   double sliding_theta = 10000.0;           // if no key gives it
   bool has_mscale = false;  // LongRoPE has short_mscale and long_mscale, its attention factors
-  // Keys of rope_parameters that change positions of images alone: M-RoPE is plain RoPE for text.
-  Keys image_rope_keys = {};
+  // Keys of rope_parameters that RoPE of text does not read: those of M-RoPE, which is plain RoPE
+  // for text, and those of a temperature.
+  Keys other_rope_keys = {};
 };
 
 const std::vector<ModelType>& model_types();

@@ -18,12 +18,6 @@ constexpr const char* kMla =
 constexpr const char* kNormAfterRope =
     "its norms of queries and keys have weights and come after RoPE, so a stored key cannot be "
     "rotated to another position";
-constexpr const char* kChunked =
-    "its layers see chunks of the tokens, and its queries have a temperature that depends on the "
-    "position; there is no such mask yet";
-constexpr const char* kTemperature =
-    "its queries have a temperature that depends on the position, which kernels do not compute "
-    "yet; the nearest supported type is mistral";
 constexpr const char* kPrefix =
     "its prompt is seen in both directions; kernels have causal masks for it alone";
 constexpr const char* kCross =
@@ -76,14 +70,11 @@ constexpr auto kRows = std::to_array<RefusedType>({
     {"hunyuan_v1_moe", kNormAfterRope},
     {"hunyuan_vl", kNormAfterRope},
     {"kimi_k25", kMla},
-    {"llama4", kChunked},
-    {"llama4_text", kChunked},
     {"longcat_flash", kMla},
     {"mamba", kRecurrent},
     {"mamba2", kRecurrent},
     {"mimo_v2_flash", kWidths},
     {"minicpm3", kMla},
-    {"ministral3", kTemperature},
     {"mistral4", kMla},
     {"mllama", kCross},
     {"modernbert", kEncoder},

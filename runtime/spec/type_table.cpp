@@ -46,6 +46,8 @@ std::string_view windows_of(const ModelType& type) {
       return "all but every fourth layer, the first one of four";
     case Windows::kWithoutRope:
       return "layers without RoPE";
+    case Windows::kChunksWithRope:
+      return "chunks of attention_chunk_size in layers with RoPE";
   }
   return "";
 }
@@ -79,7 +81,11 @@ std::string notes_of(const ModelType& type) {
   if (type.has_attention != nullptr) notes.emplace_back("layers with attention only");
   if (type.has_rope_of_kinds) notes.emplace_back("RoPE for each kind of layer");
   if (type.fraction_key != nullptr || reads(type, "rotary_dim")) notes.emplace_back("partial RoPE");
-  if (!type.image_rope_keys.empty()) notes.emplace_back("text alone: M-RoPE is then plain RoPE");
+  if (type.temperatures == Temperatures::kOfRope) notes.emplace_back("a temperature");
+  if (type.temperatures == Temperatures::kWithoutRope)
+    notes.emplace_back("a temperature in layers without RoPE");
+  if (!type.other_rope_keys.empty() && type.temperatures == Temperatures::kNone)
+    notes.emplace_back("text alone: M-RoPE is then plain RoPE");
   if (reads(type, "attn_logit_softcapping")) notes.emplace_back("softcap");
   if (type.sinks) notes.emplace_back("sinks");
   if (type.has_mscale) notes.emplace_back("longrope within the original context only");

@@ -58,6 +58,7 @@ const std::vector<WrapperType>& wrappers() {
       {"janus", "llama"},
       {"lfm2_vl", "lfm2"},
       {"lighton_ocr", "qwen3"},
+      {.name = "llama4", .text_type = "llama4_text", .is_fixed = true},
       {"llava", "llama"},
       {"llava_next", "llama"},
       {"llava_next_video", "llama"},

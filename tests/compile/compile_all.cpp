@@ -2,7 +2,9 @@
 // writes tests/compile/results/ARCH.csv. Exits with 1 if a kernel spills with every config, or if
 // the compiler warns.
 //
-//   compile_all [ARCH...]  # all archs by default
+//   compile_all [--row NAME]... [ARCH...]  # all rows and all archs by default
+//
+// With --row it compiles these rows alone, and keeps the other lines of the tables.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -63,9 +65,13 @@ class Progress {
   std::mutex mutex_;
 };
 
+// The indices of the rows of table_rows() that are compiled.
+using RowSet = std::set<std::size_t>;
+
 class ArchTable {
  public:
-  explicit ArchTable(const Arch& arch) : arch_(arch), settings_(table_settings()) {}
+  ArchTable(const Arch& arch, const RowSet& rows)
+      : arch_(arch), rows_(rows), settings_(table_settings()) {}
 
   // Compiles every setting. If a config spills, the next one is compiled, as in Attention::compile.
   void compile() {
@@ -75,13 +81,15 @@ class ArchTable {
 
   std::size_t kernels() const { return reports_.size(); }
 
-  // Returns a line for each attend kernel of each setting, and one for each other source.
+  // Returns a line for each attend kernel of each compiled setting, and one for each other source
+  // that no earlier row has.
   std::vector<Line> lines() const {
     std::vector<Line> lines;
     std::set<std::string> listed;
     for (const TableSetting& setting : settings_)
       for (const RenderedKernel& kernel : kernels_of(setting))
-        if (listed.insert(kernel.source).second || is_attend(kernel.kind))
+        if ((listed.insert(kernel.source).second || is_attend(kernel.kind)) &&
+            rows_.contains(setting.row))
           lines.push_back({setting.row, setting.spec.head_dim,
                            std::string(to_string(setting.spec.dtype)), kernel.kind, setting.config,
                            kernel.shared_bytes, reports_.at(kernel.source),
@@ -100,9 +108,11 @@ class ArchTable {
 
   void compile_new_kernels() {
     std::vector<RenderedKernel> fresh;
-    for (const TableSetting& setting : settings_)
+    for (const TableSetting& setting : settings_) {
+      if (!rows_.contains(setting.row)) continue;
       for (RenderedKernel& kernel : kernels_of(setting))
         if (reports_.try_emplace(kernel.source).second) fresh.push_back(std::move(kernel));
+    }
     Progress progress(arch_.name, fresh.size());
     for_each_parallel(fresh.size(), thread_count(0), [&](std::size_t i) {
       reports_.at(fresh[i].source) = compile_for_report(fresh[i], arch_);
@@ -119,7 +129,8 @@ class ArchTable {
   bool replace_spilling_configs() {
     bool any = false;
     for (TableSetting& setting : settings_)
-      if (setting.config + 1 < configs(setting.spec, arch_).size() && spills(setting)) {
+      if (rows_.contains(setting.row) && setting.config + 1 < configs(setting.spec, arch_).size() &&
+          spills(setting)) {
         ++setting.config;
         any = true;
       }
@@ -140,6 +151,7 @@ class ArchTable {
   }
 
   const Arch& arch_;
+  const RowSet& rows_;
   std::vector<TableSetting> settings_;
   std::unordered_map<std::string, KernelReport> reports_;  // keyed by the kernel's source
 };
@@ -151,23 +163,55 @@ std::string text_of(const Line& line) {
                      line.sass);
 }
 
-void write_table(const Arch& arch, const std::vector<Line>& lines) {
+std::size_t row_named(std::string_view name) {
+  const std::vector<TableRow> rows = table_rows();
+  const auto row = std::ranges::find(rows, name, &TableRow::name);
+  if (row == rows.end()) throw SpecError(fmt::format("there is no row \"{}\"", name));
+  return static_cast<std::size_t>(row - rows.begin());
+}
+
+// A line of a table, with the index of its row.
+using NumberedLine = std::pair<std::size_t, std::string>;
+
+// Returns the table's first line and its lines of other rows than `rows`.
+std::pair<std::string, std::vector<NumberedLine>> read_others(const Arch& arch,
+                                                              const RowSet& rows) {
+  std::ifstream file(table_path(arch));
+  std::string head;
+  std::string line;
+  std::getline(file, head);
+  std::getline(file, line);
+  std::vector<NumberedLine> others;
+  while (std::getline(file, line)) {
+    const std::size_t row = row_named(line.substr(0, line.find(',')));
+    if (!rows.contains(row)) others.emplace_back(row, line);
+  }
+  return {head, others};
+}
+
+void write_table(const Arch& arch, const RowSet& rows, const std::vector<Line>& lines) {
   std::filesystem::create_directories(std::filesystem::path(table_path(arch)).parent_path());
+  const std::string present =
+      fmt::format("# {}, NVRTC {}, {:%Y-%m-%d}, by `make compile-all`", arch.name,
+                  shared_engine().nvrtc().library().identity(), fmt::gmtime(std::time(nullptr)));
+  auto [head, all] = read_others(arch, rows);
+  head =
+      all.empty() ? present : fmt::format("{}; {} rows: {}", head, rows.size(), present.substr(2));
+  for (const Line& line : lines) all.emplace_back(line.row, text_of(line));
+  std::ranges::stable_sort(all, {}, &NumberedLine::first);
   std::ofstream file(table_path(arch));
-  file << fmt::format("# {}, NVRTC {}, {:%Y-%m-%d}, by `make compile-all`\n{}\n", arch.name,
-                      shared_engine().nvrtc().library().identity(), fmt::gmtime(std::time(nullptr)),
-                      kTableHead);
-  for (const Line& line : lines) file << text_of(line) << '\n';
+  file << head << '\n' << kTableHead << '\n';
+  for (const auto& [row, line] : all) file << line << '\n';
   if (!file.flush()) throw std::runtime_error("cannot write " + table_path(arch));
 }
 
-// Compiles all rows for an arch and writes its table. Returns the number of kernels with a problem.
-std::ptrdiff_t compile_arch(const Arch& arch) {
+// Compiles rows for an arch and writes its table. Returns the number of kernels with a problem.
+std::ptrdiff_t compile_arch(const Arch& arch, const RowSet& rows) {
   const auto begin = std::chrono::steady_clock::now();
-  ArchTable table(arch);
+  ArchTable table(arch, rows);
   table.compile();
   const std::vector<Line> lines = table.lines();
-  write_table(arch, lines);
+  write_table(arch, rows, lines);
   for (const Line& line : lines)
     if (!line.report.problem.empty())
       fmt::print(stderr, "{}: {}: {}\n", arch.name, text_of(line), line.report.problem);
@@ -176,6 +220,23 @@ std::ptrdiff_t compile_arch(const Arch& arch) {
              std::chrono::duration<double>(seconds).count(), table_path(arch));
   return std::ranges::count_if(lines,
                                [](const Line& line) { return !line.report.problem.empty(); });
+}
+
+// Removes each "--row NAME" from the arguments. Returns these rows, or all if there are none.
+RowSet take_rows(std::vector<std::string>& arguments) {
+  RowSet rows;
+  for (auto it = arguments.begin(); it != arguments.end();) {
+    if (*it != "--row") {
+      ++it;
+      continue;
+    }
+    if (it + 1 == arguments.end()) throw SpecError("--row needs a name");
+    rows.insert(row_named(*(it + 1)));
+    it = arguments.erase(it, it + 2);
+  }
+  if (rows.empty())
+    for (std::size_t row = 0; row < table_rows().size(); ++row) rows.insert(row);
+  return rows;
 }
 
 std::vector<Arch> archs_of(const std::vector<std::string>& names) {
@@ -195,8 +256,10 @@ std::vector<Arch> archs_of(const std::vector<std::string>& names) {
 int main(int count, char** arguments) {
   try {
     std::ptrdiff_t problems = 0;
-    for (const lazyrope::Arch& arch : lazyrope::archs_of({arguments + 1, arguments + count}))
-      problems += lazyrope::compile_arch(arch);
+    std::vector<std::string> archs(arguments + 1, arguments + count);
+    const lazyrope::RowSet rows = lazyrope::take_rows(archs);
+    for (const lazyrope::Arch& arch : lazyrope::archs_of(archs))
+      problems += lazyrope::compile_arch(arch, rows);
     fmt::print("kernels that spill or give warnings: {}\n", problems);
     return problems == 0 ? 0 : 1;
   } catch (const std::exception& error) {

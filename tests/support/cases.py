@@ -28,6 +28,7 @@ ROPES = {
     "gptj": lambda head_dim: lazyrope.rope.gptj(10000.0),
     "linear": lambda head_dim: lazyrope.rope.linear(10000.0, factor=4.0),
     "llama3": lambda head_dim: lazyrope.rope.llama3(),
+    "llama3_gptj": lambda head_dim: lazyrope.rope.llama3_gptj(),
     "yarn": lambda head_dim: lazyrope.rope.yarn(150000.0, factor=32.0, original_max_position_embeddings=4096),
     "longrope": lambda head_dim: lazyrope.rope.longrope(factors=[1.0 + i / 4 for i in range(head_dim // 2)]),
     "partial neox": lambda head_dim: lazyrope.rope.neox(10000.0, rotary_dim=partial_rotary_dim(head_dim)),

@@ -45,6 +45,7 @@ inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
   if (variant == "gptj") return {"gptj", rotary_dim, {{"theta", 10000.0}}};
   if (variant == "linear") return {"linear", rotary_dim, {{"theta", 10000.0}, {"factor", 4.0}}};
   if (variant == "llama3") return llama3(rotary_dim);
+  if (variant == "llama3_gptj") return {"llama3_gptj", rotary_dim, llama3(rotary_dim).parameters};
   if (variant == "yarn") return yarn(rotary_dim);
   if (variant == "longrope") return longrope(rotary_dim);
   throw std::logic_error("tests/support/specs.h has no example of rope \"" + variant + "\"");
