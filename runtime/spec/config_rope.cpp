@@ -93,6 +93,17 @@ Json theta_of(const Json& config, const ModelType& model, LayerKind kind) {
   return is_of_window ? model.sliding_theta : model.theta;
 }
 
+// Removes the keys that RoPE of text does not read. The axes of M-RoPE have equal positions in text,
+// so the keys that divide the pairs among them do not matter.
+void remove_other_keys(Json& rope, const ModelType& model) {
+  std::size_t removed = 0;
+  for (const char* key : model.other_rope_keys) removed += rope.erase(key);
+  if (removed > 0 && model.temperatures == Temperatures::kNone)
+    log_message(LogLevel::kInfo,
+                "config.json: M-RoPE is plain RoPE for text alone; documents with images need a "
+                "mask_base");
+}
+
 // Returns the number of columns that are rotated, and removes partial_rotary_factor from `rope`.
 int rotary_dim(const Json& config, const ModelType& model, Json& rope, int head_dim) {
   if (reads(model, "rotary_dim")) return required<int>(config, "rotary_dim");
@@ -326,7 +337,7 @@ Json rope_parameters_of(const Json& config, const ModelType& model, LayerKind ki
 RopeSpec rope_of_config(const Json& config, const ModelType& model, LayerKind kind, int head_dim,
                         std::optional<int> max_model_len) {
   Json rope = rope_parameters_of(config, model, kind);
-  for (const char* key : model.other_rope_keys) rope.erase(key);
+  remove_other_keys(rope, model);
   const RopeType& type = rope_type(required<std::string>(rope, "rope_type"), model);
   RopeSpec spec;
   spec.variant = variant_of(type, model);

@@ -82,11 +82,14 @@ def test_sizes_that_a_text_config_leaves_out_are_those_of_transformers(wrapper):
 
 
 @pytest.mark.parametrize("wrapper", ["qwen2_vl", "qwen2_5_vl"])
-def test_a_flat_config_is_that_of_the_text_model(wrapper):
+def test_a_flat_config_is_that_of_the_text_model(wrapper, caplog):
     rope = {"rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [16, 8, 8]}}
     config = hf_changes.GROUPED | rope | {"model_type": wrapper, "use_sliding_window": False}
     layers = hf_oracle.attention_layers(text_config_of(config))
-    for spec, layer in zip(specs_of(config), layers, strict=True):
+    with caplog.at_level(logging.INFO, logger="lazyrope"):
+        specs = specs_of(config)
+    assert "M-RoPE is plain RoPE for text alone" in caplog.text
+    for spec, layer in zip(specs, layers, strict=True):
         assert differences(spec, layer) == []
 
 
