@@ -178,43 +178,6 @@ def test_keys_depend_on_the_key_form():
     assert ours == same != other
 
 
-def groups(*given: tuple[dict[str, Any], list[int]]) -> list[lazyrope.LayerGroup]:
-    return [lazyrope.LayerGroup(lazyrope.AttentionSpec(**(SPEC | fields)), layers) for fields, layers in given]
-
-
-def store_of(given: list[lazyrope.LayerGroup], **options: Any) -> DocumentStore:
-    return DocumentStore(given, budget="1M", device="cpu", **options)
-
-
-def test_a_store_of_groups_has_the_pools_and_keys_of_all_layers():
-    window = dict(mask="sliding_window", window=16)
-    nope = dict(rope=lazyrope.rope.none())
-    store = store_of(groups((window, [0, 2]), (nope, [1])))
-    assert store.page_bytes == 3 * 2 * PAGE * 64 * 2 and store.k_pool(2).dtype == torch.bfloat16
-    key = store.key(A)
-    assert key == store_of(groups((window, [0, 2]), (nope, [1])), num_layers=3).key(A)
-    others = [groups((window, [0, 1]), (nope, [2])), groups(({}, [0, 2]), (window, [1])), groups(({}, [0, 1, 2]))]
-    assert len({key, *(store_of(other).key(A) for other in others)}) == 4
-    same = DocumentStore(lazyrope.AttentionSpec(**SPEC), num_layers=3, budget="1M", device="cpu").key(A)
-    assert store_of(others[2]).key(A) == same
-
-
-@pytest.mark.parametrize(
-    ("given", "options", "message"),
-    [
-        (groups(({}, [0, 2])), {}, r"the groups have the layers \[0, 2\]; each layer from 0 on must be in one group"),
-        (groups(({}, [0, 1]), ({}, [1])), {}, r"the groups have the layers \[0, 1, 1\]"),
-        ([], {}, r"the groups have the layers \[\]"),
-        (groups(({}, [0])), {"num_layers": 2}, "num_layers is 2; the groups have 1 layers"),
-        (groups(({}, [0]), (dict(head_dim=128), [1])), {}, "head_dim is 64 in layer 0 and 128 in layer 1; all layers"),
-        (groups(({}, [1]), (dict(kv_dtype="float8_e5m2"), [0])), {}, "kv_dtype is 'bfloat16' in layer 1 and 'float8"),
-    ],
-)
-def test_groups_that_share_no_store_are_refused(given, options, message):
-    with pytest.raises(lazyrope.SpecError, match=message):
-        store_of(given, **options)
-
-
 def test_keys_depend_on_each_token_and_on_the_salt():
     store = make_store(4)
     lists = [[1], [2], [1, 2], [2, 1], [1, 2, 0], [0, 1, 2], [1 + 2**32], [1 + 2**8], [-1], [2**63 - 1], [-(2**63)]]
