@@ -151,11 +151,17 @@ def attention_calls(config: Any, positions: torch.Tensor) -> list[dict[str, Any]
     return list(CALLS)
 
 
-def assert_rotated(spec: lazyrope.AttentionSpec, raw: torch.Tensor, rotated: torch.Tensor, at: torch.Tensor) -> None:
+def assert_rotated(
+    spec: lazyrope.AttentionSpec,
+    raw: torch.Tensor,
+    rotated: torch.Tensor,
+    at: torch.Tensor,
+    temperature: torch.Tensor | float = 1.0,
+) -> None:
     """Compares `rotated` with a rotation of `raw`, the vectors at position 0, which have the attention factor."""
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
     raw, rotated = (x.transpose(0, 1) for x in (raw, rotated))
-    expected = reference.rotate(raw, at, frequencies, spec.rope.rotary_dim or 0, spec.rope_pairing, 1.0)
+    expected = reference.rotate(raw, at, frequencies, spec.rope.rotary_dim or 0, spec.rope_pairing, 1.0) * temperature
     assert (rotated.double() - expected).abs().max() < 1e-4 * raw.abs().max()
 
 
@@ -170,15 +176,26 @@ def test_specs_of_layers_agree_with_transformers(name):
         assert spec.head_dim == before["v"].shape[-1]
         if before is raw[0]:  # later layers have the same inputs, because attention returns zeros here
             assert bool((before["q"] != after["q"]).any()) == (spec.rope.variant != "none")
-        for x in ("q", "k"):
-            assert_rotated(spec, before[x], after[x], positions)
+        assert_rotated(spec, before["q"], after["q"], positions, temperature_of(name, spec, positions))
+        assert_rotated(spec, before["k"], after["k"], positions)
         assert spec.scale == pytest.approx(after["scaling"])
         assert spec.softcap == after.get("softcap")
         if name not in WINDOW_IN_MASK:
             assert spec.window == after.get("sliding_window")
         assert spec.sinks == (after["s_aux"] is not None)
-        assert spec.mask == ("causal" if spec.window is None else "sliding_window")
+        windowed = "sliding_window" if spec.window is not None else "causal"
+        assert spec.mask == ("chunked" if spec.chunk is not None else windowed)
     assert [call["layer"] for call in raw] == layers_with_attention(config)
+
+
+def temperature_of(name: str, spec: lazyrope.AttentionSpec, positions: torch.Tensor) -> torch.Tensor | float:
+    """Returns the factors of queries at the positions over those at position 0.
+
+    The code of Llama 4 takes the factors from the place in the sequence, which is the same in both passes.
+    """
+    if spec.temperature is None or name == "llama4_text":
+        return 1.0
+    return reference.temperature_of(spec.temperature, positions)[:, None, None]
 
 
 def layers_with_attention(config: Any) -> list[int]:

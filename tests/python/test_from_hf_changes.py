@@ -53,6 +53,12 @@ def specs_of(config: dict[str, Any]) -> list[lazyrope.AttentionSpec | None] | No
         return None
 
 
+def temperature_of(spec: lazyrope.AttentionSpec) -> list[float]:
+    if spec.temperature is None:
+        return [1.0] * len(hf_oracle.POSITIONS)
+    return reference.temperature_of(spec.temperature, hf_oracle.POSITIONS).tolist()
+
+
 def differences(spec: lazyrope.AttentionSpec | None, layer: hf_oracle.Layer | None) -> list[str]:
     """Returns a line for each field in which the two differ."""
     if spec is None or layer is None:
@@ -65,15 +71,16 @@ def differences(spec: lazyrope.AttentionSpec | None, layer: hf_oracle.Layer | No
         "scale": pytest.approx(spec.scale),
         "softcap": spec.softcap,
         "sinks": spec.sinks,
-        "visible": reference.visible(spec.mask, spec.window, tokens, tokens).tolist(),
+        "visible": reference.visible(spec.mask, spec.window or spec.chunk, tokens, tokens).tolist(),
         "frequencies": pytest.approx(list(spec.frequencies), rel=1e-5),
         "attention_factor": pytest.approx(spec.attention_factor, rel=1e-6),
         "pairing": spec.rope_pairing,
+        "temperature": pytest.approx(temperature_of(spec), rel=1e-6),
     }
     if layer.dtype != "None":
         ours["dtype"] = spec.dtype
     theirs = {name: getattr(layer, name) for name in ours}
-    theirs |= {name: theirs[name].tolist() for name in ("visible", "frequencies")}
+    theirs |= {name: theirs[name].tolist() for name in ("visible", "frequencies", "temperature")}
     return [f"{name}: {ours[name]}, not {theirs[name]}" for name in ours if ours[name] != theirs[name]]
 
 

@@ -19,6 +19,8 @@ LINEAR = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_
 MAMBA = {"mamba_n_heads": 2, "mamba_d_head": 512, "mamba_d_state": 8, "mamba_chunk_size": 8}
 MAMBA_2 = {"mamba_num_heads": 2, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 8}
 MROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [8, 12, 12], "rope_theta": 1e6}}
+MINISTRAL3 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e6}
+MINISTRAL3 |= {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1, "max_position_embeddings": 512}
 BASES: dict[str, dict[str, Any]] = {
     "llama": GROUPED,
     "mistral": GROUPED | {"sliding_window": 16, "head_dim": 64},
@@ -67,6 +69,8 @@ BASES: dict[str, dict[str, Any]] = {
     "phimoe": GROUPED | {"sliding_window": 16},
     "qwen2_moe": GROUPED | {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 3},
     "ministral": GROUPED | {"sliding_window": 16, "head_dim": 64},
+    "ministral3": GROUPED | {"head_dim": 64, "rope_parameters": MINISTRAL3},
+    "llama4_text": GROUPED | {"head_dim": 64, "attention_chunk_size": 16, "num_local_experts": 2, "floor_scale": 16},
     "vaultgemma": GROUPED | {"sliding_window": 16, "head_dim": 64},
     "exaone_moe": GROUPED | {"sliding_window": 16, "sliding_window_pattern": 4},
     "afmoe": GROUPED | {"sliding_window": 16, "head_dim": 64, "global_attn_every_n_layers": 2},
@@ -121,6 +125,9 @@ ROPES: list[Any] = [
     YARN | CONTEXT | {"attention_factor": 1.25, "mscale": 1.5},
     YARN | {"type": "linear"},
     {"rope_type": "yarn"} | CONTEXT,
+    YARN | CONTEXT | {"llama_4_scaling_beta": 0.2},
+    YARN | {"llama_4_scaling_beta": 0.2},
+    LLAMA3 | CONTEXT | {"low_freq_factor": 1.0, "high_freq_factor": 1.0},
     {"rope_type": "dynamic", "factor": 2.0},
     {"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32} | CONTEXT,
     {"rope_type": "longrope", "short_factor": [1.5] * 24, "long_factor": [2.0] * 24, "rope_theta": 1e5},
@@ -202,6 +209,9 @@ VALUES: dict[str, list[Any]] = {
     "no_rope_layers": [None, [1, 1, 0, 1], [0] * LAYERS, [1] * LAYERS, [True, False] * 2, []],
     "no_rope_layer_interval": [2, 0, 4],
     "attention_chunk_size": [None, 8],
+    "attn_temperature_tuning": [True, False],
+    "attn_scale": [0.2, 0.0],
+    "floor_scale": [8, 8192],
     "dual_chunk_attention_config": [None, {"chunk_size": 8, "local_size": 4}],
     "num_kv_shared_layers": [0, 1],
     "per_layer_config": [None, {}, {"0": {"sliding_window": 4}}, {"1": {"num_attention_heads": 4}}],
@@ -231,26 +241,26 @@ OTHER = set(
     decoder_sparse_step embd_pdrop embedding_dropout embedding_multiplier enable_moe_fp32_combine eos_token_id
     expand expert_layer_offset expert_layer_period ffn_hidden_size final_logit_softcapping first_k_dense_replace
     full_attn_alpha_factor full_attn_beta_factor get_text_config hidden_act hidden_activation hidden_dropout
-    id2label input_jitter_noise intermediate_size is_decoder is_encoder_decoder key_multiplier label2id
-    layer_norm_eps layer_norm_epsilon layers_num_experts linear_attn_alpha_factor linear_attn_beta_factor
-    linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim
-    lm_head_bias lm_head_multiplier logit_scale logits_scaling mamba_chunk_size mamba_conv_bias mamba_d_conv
-    mamba_d_head mamba_d_ssm mamba_d_state mamba_dt_rank mamba_expand mamba_head_dim mamba_hidden_act mamba_n_groups
-    mamba_n_heads mamba_norm_before_gate mamba_num_heads mamba_proj_bias mamba_rms_norm mamba_ssm_cache_dtype
-    mlp_alpha_factor mlp_beta_factor mlp_bias mlp_hidden_act mlp_layer_types mlp_multipliers mlp_only_layers
-    mm_tokens_per_image moe_intermediate_size moe_k moe_latent_size moe_layer_end_index moe_layer_interval
-    moe_layer_start_index moe_norm_min moe_num_experts moe_num_shared_experts moe_shared_expert_intermediate_size
-    moe_shared_expert_overlap mtp_layers_block_type mup_enabled n_group n_groups n_inner n_routed_experts
-    n_shared_experts norm_eps norm_epsilon norm_topk_prob num_dense_layers num_experts num_experts_per_tok
-    num_labels num_ln_in_parallel_attn num_local_experts num_logits_to_keep num_mtp_layers num_nextn_predict_layers
-    num_shared_experts output_attentions output_hidden_states output_router_logits pad_token_id parallel_attn
-    problem_type projectors_bias qk_layernorm qkv_bias rescale_prenorm_residual resid_pdrop residual_dropout
-    residual_in_fp32 residual_multiplier return_dict rms_norm_eps route_scale routed_scaling_factor
-    router_aux_loss_coef router_jitter_noise router_scaling_factor shared_expert_intermediate_size
-    shared_intermediate_size ssm_in_multiplier ssm_multipliers ssm_out_multiplier ssm_state_size tie_word_embeddings
-    time_step_floor time_step_limit time_step_max time_step_min topk_group transformers_version use_associative_scan
-    use_bias use_conv_bias use_expert_bias use_mamba_kernels use_mambapy use_parallel_residual use_post_norm
-    use_qk_norm use_qkv_bias vision_config vocab_size z_loss_coefficient
+    id2label input_jitter_noise interleave_moe_layer_step intermediate_size intermediate_size_mlp is_decoder
+    is_encoder_decoder key_multiplier label2id layer_norm_eps layer_norm_epsilon layers_num_experts
+    linear_attn_alpha_factor linear_attn_beta_factor linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads
+    linear_num_value_heads linear_value_head_dim lm_head_bias lm_head_multiplier logit_scale logits_scaling
+    mamba_chunk_size mamba_conv_bias mamba_d_conv mamba_d_head mamba_d_ssm mamba_d_state mamba_dt_rank mamba_expand
+    mamba_head_dim mamba_hidden_act mamba_n_groups mamba_n_heads mamba_norm_before_gate mamba_num_heads
+    mamba_proj_bias mamba_rms_norm mamba_ssm_cache_dtype mlp_alpha_factor mlp_beta_factor mlp_bias mlp_hidden_act
+    mlp_layer_types mlp_multipliers mlp_only_layers mm_tokens_per_image moe_intermediate_size moe_k moe_latent_size
+    moe_layer_end_index moe_layer_interval moe_layer_start_index moe_layers moe_norm_min moe_num_experts
+    moe_num_shared_experts moe_shared_expert_intermediate_size moe_shared_expert_overlap mtp_layers_block_type
+    mup_enabled n_group n_groups n_inner n_routed_experts n_shared_experts norm_eps norm_epsilon norm_topk_prob
+    num_dense_layers num_experts num_experts_per_tok num_labels num_ln_in_parallel_attn num_local_experts
+    num_logits_to_keep num_mtp_layers num_nextn_predict_layers num_shared_experts output_attentions
+    output_hidden_states output_router_logits pad_token_id parallel_attn problem_type projectors_bias qk_layernorm
+    qkv_bias rescale_prenorm_residual resid_pdrop residual_dropout residual_in_fp32 residual_multiplier return_dict
+    rms_norm_eps route_scale routed_scaling_factor router_aux_loss_coef router_jitter_noise router_scaling_factor
+    shared_expert_intermediate_size shared_intermediate_size ssm_in_multiplier ssm_multipliers ssm_out_multiplier
+    ssm_state_size tie_word_embeddings time_step_floor time_step_limit time_step_max time_step_min topk_group
+    transformers_version use_associative_scan use_bias use_conv_bias use_expert_bias use_mamba_kernels use_mambapy
+    use_parallel_residual use_post_norm use_qk_norm use_qkv_bias vision_config vocab_size z_loss_coefficient
     """.split()
 )
 

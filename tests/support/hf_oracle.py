@@ -27,6 +27,7 @@ from transformers.initialization import no_init_weights
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 TOKENS = 40
+POSITIONS = torch.tensor([0, 1, 14, 15, 16, 127, 128, 300, 8190, 8191, 8192, 16384, 100_000])
 # The decoder layer's class of each model type has a name with one of these endings.
 LAYER_NAMES = ("AttentionDecoderLayer", "DecoderLayer", "Block", "Layer")
 # The model's class has the layer's prefix and one of these endings: that of the text model comes first.
@@ -69,6 +70,7 @@ class Layer:
     attention_factor: float
     dtype: str
     pairing: str  # as AttentionSpec.rope_pairing
+    temperature: torch.Tensor  # the factor of queries at POSITIONS
 
 
 class Recorder(nn.Module):
@@ -220,6 +222,7 @@ def layer_of(model_type: str, attention: Any, named: dict[str, Any], rotary: Any
         attention_factor=factor,
         dtype=str(config.dtype).removeprefix("torch."),
         pairing=pairing_of(model_type, frequencies),
+        temperature=temperature_of(model_type, attention),
     )
 
 
@@ -264,7 +267,7 @@ def rope_of(
     has_rope = HAS_ROPE.get(model_type, lambda attention: getattr(attention, "use_rope", True))
     if not has_rope(attention) or named.get("position_embeddings") is None:
         return torch.zeros(0, dtype=torch.float64), 1.0
-    columns = named["position_embeddings"][0].shape[-1] * (2 if model_type == "gpt_oss" else 1)
+    columns = named["position_embeddings"][0].shape[-1] * (2 if model_type in ("gpt_oss", "llama4_text") else 1)
     if columns > head_dim or (columns < head_dim and model_type not in PARTIAL):
         raise Unusable(f"{columns} rotated columns do not fit head_dim {head_dim}")
     if isinstance(rotary.rope_type, dict):
@@ -295,10 +298,21 @@ def longrope_of(model_type: str, named: dict[str, Any], rotary: Any) -> tuple[to
     return rotary.inv_freq.double(), float(rotary.attention_scaling)
 
 
+def temperature_of(model_type: str, attention: Any) -> torch.Tensor:
+    if model_type == "ministral3":
+        rope = attention.config.rope_parameters
+        given = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
+        return module_of(model_type).get_llama_4_attn_scale(POSITIONS[None], *given).flatten()
+    if model_type == "llama4_text" and attention.attn_temperature_tuning and not attention.use_rope:
+        # The code has no function for this formula.
+        return torch.log1p(torch.floor((POSITIONS + 1.0) / attention.floor_scale)) * attention.attn_scale + 1.0
+    return torch.ones(len(POSITIONS))
+
+
 def pairing_of(model_type: str, frequencies: torch.Tensor) -> str:
     if not len(frequencies):
         return "none"
-    if model_type == "gptj":
+    if model_type in ("gptj", "llama4_text"):  # Llama 4 multiplies complex numbers of neighbouring columns
         return "interleaved"
     return "interleaved" if partner_of_first_column(module_of(model_type)) == 1 else "half"
 

@@ -27,6 +27,12 @@ PHI = {"model_type": "phi3", "max_position_embeddings": 131072, "original_max_po
 GEMMA_3 = {"model_type": "gemma3_text", "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
 QWEN_VL = {"type": "mrope", "mrope_section": [16, 24, 24]}
 
+LLAMA4_SCOUT = {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
+LLAMA4_SCOUT |= {"original_max_position_embeddings": 8192}
+MINISTRAL3 = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16384, "rope_theta": 1e6}
+MINISTRAL3 |= {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+MINISTRAL3 |= {"llama_4_scaling_beta": 0.1, "max_position_embeddings": 262144}
+
 ACCEPTED: dict[str, Config] = {
     "Llama-3.3-70B": {"model_type": "llama", "rope_theta": 500000.0, "max_position_embeddings": 131072}
     | {"rope_scaling": LLAMA3 | {"factor": 8.0}}
@@ -40,6 +46,18 @@ ACCEPTED: dict[str, Config] = {
     },
     "Ministral-8B": {"model_type": "mistral", "rope_theta": 1e8, "sliding_window": 32768}
     | sizes(4096, 32, 8, 36, head_dim=128),
+    "Llama-4-Scout": {
+        "model_type": "llama4",
+        "text_config": {"model_type": "llama4_text", "rope_theta": 5e5, "rope_scaling": LLAMA4_SCOUT}
+        | {"attention_chunk_size": 8192, "max_position_embeddings": 10485760}
+        | sizes(5120, 40, 8, 48, head_dim=128),
+    },
+    "Ministral-3-8B": {
+        "model_type": "mistral3",
+        "text_config": {"model_type": "ministral3", "rope_parameters": MINISTRAL3}
+        | {"max_position_embeddings": 262144}
+        | sizes(4096, 32, 8, 34, head_dim=128),
+    },
     "Voxtral-Mini-3B": {
         "model_type": "voxtral",
         "text_config": {"model_type": "llama", "rope_theta": 1e8} | sizes(3072, 32, 8, 30, head_dim=128),
@@ -188,17 +206,6 @@ ACCEPTED: dict[str, Config] = {
 REFUSED: dict[str, tuple[Config, str]] = {
     "DeepSeek-V3": ({"model_type": "deepseek_v3"} | sizes(7168, 128, 128, 61), "(MLA)"),
     "Kimi-K2": ({"model_type": "kimi_k25"} | sizes(7168, 64, 64, 61), "(MLA)"),
-    "Llama-4-Scout": (
-        {"model_type": "llama4", "text_config": {"model_type": "llama4_text"} | sizes(5120, 40, 8, 48)},
-        "chunks of the tokens",
-    ),
-    "Ministral-3-8B": (
-        {
-            "model_type": "mistral3",
-            "text_config": {"model_type": "ministral3"} | sizes(4096, 32, 8, 34, head_dim=128),
-        },
-        "temperature that depends on the position",
-    ),
     "Hunyuan-7B": ({"model_type": "hunyuan_v1_dense"} | sizes(4096, 32, 8, 32, head_dim=128), "come after RoPE"),
     "BLOOM": ({"model_type": "bloom", "hidden_size": 14336, "n_head": 112, "n_layer": 70}, "(ALiBi)"),
     "GPT-2": ({"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12}, "positions are learned vectors"),

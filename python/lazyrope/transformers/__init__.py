@@ -17,12 +17,13 @@ from typing import Any
 
 from .. import compile as compile_kernels
 from .. import eager
-from .._core import AttentionSpec, compile_reposition
+from .._core import AttentionSpec, LayerGroup, compile_reposition
 from ..documents import DocumentStore
 from ..errors import SpecError
+from .arguments import check
 from .backend import Backend, LayerKernels
 from .engine import Engine, Generation, Scores
-from .limits import max_positions
+from .limits import allowed_positions
 from .models import MODEL_TYPES, can_be_captured, layer_groups
 
 __all__ = ["MODEL_TYPES", "Engine", "Generation", "Scores", "attach"]
@@ -92,7 +93,10 @@ def attach(
         DriverError: As in :func:`lazyrope.compile`.
     """
     model = getattr(model, "_orig_mod", model)  # compiled code would be compiled again for each size of a pass
-    backend = _backend(model, budget, arch, page_size, kv_dtype, kv_scales)
+    is_count = max_model_len is None or (isinstance(max_model_len, int) and max_model_len >= 1)
+    check("max_model_len", max_model_len, is_count, "an integer, at least 1")
+    groups = layer_groups(model, kv_dtype, max_model_len)
+    backend = _backend(model, groups, budget, arch, page_size, kv_scales)
     return Engine(
         model,
         backend.store,
@@ -103,21 +107,20 @@ def attach(
         max_pass_tokens=max_pass_tokens,
         cuda_graphs=cuda_graphs and model.device.type == "cuda" and can_be_captured(model),
         max_graph_tokens=max_graph_tokens,
-        max_model_len=max_positions(model.config) if max_model_len is None else max_model_len,
+        max_model_len=allowed_positions(model.config, max_model_len),
         progress=progress,
     )
 
 
 def _backend(
     model: Any,
+    groups: list[LayerGroup],
     budget: int | str,
     arch: str | None,
     page_size: int,
-    kv_dtype: Any,
     kv_scales: Sequence[tuple[Any, Any]] | None,
 ) -> Backend:
     """Returns the store and the attention of a model, as the arguments of :func:`attach` ask for them."""
-    groups = layer_groups(model, kv_dtype)
     spec = groups[0].spec
     is_plain = model.device.type == "cpu" and arch is None
     if is_plain:

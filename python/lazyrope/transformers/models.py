@@ -11,14 +11,17 @@ import torch
 from .._core import AttentionSpec, LayerGroup, model_types
 from .._layers import num_layers_of, require_equal
 from ..errors import SpecError
+from .limits import allowed_positions
 
 NO_INTERFACE = "its code does not call the attention interface of transformers"
 RECURRENT = "it has layers with a recurrent state, which is not position-free"
+OWN_POSITIONS = "its code takes the temperature of queries from their place in a pass, not from their position"
 WRAPPER = "the engine serves text models; load a causal language model of its text_config, if there is one"
 NO_CLASS = "transformers has no causal language model of this type"
 # The model types with attention that from_hf may read and the engine does not serve, with the reason.
 NOT_SERVED = {
     **dict.fromkeys(("gptj", "falcon"), NO_INTERFACE),
+    "llama4_text": OWN_POSITIONS,
     **dict.fromkeys(("bamba", "falcon_h1", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "minimax"), RECURRENT),
     **dict.fromkeys(("nemotron_h", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), RECURRENT),
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"), NO_CLASS),
@@ -29,12 +32,14 @@ MODEL_TYPES = tuple(name for name in model_types() if name not in NOT_SERVED)
 SHARED = ("head_dim", "num_q_heads", "num_kv_heads", "dtype", "kv_dtype")
 
 
-def layer_groups(model: Any, kv_dtype: Any = None) -> list[LayerGroup]:
+def layer_groups(model: Any, kv_dtype: Any = None, max_model_len: int | None = None) -> list[LayerGroup]:
     """Returns the attention of all layers of a model, for queries that the model has rotated.
 
     Args:
         model: A causal language model of transformers.
         kv_dtype: The type of the pool, as in :meth:`lazyrope.AttentionSpec.from_hf`.
+        max_model_len: The most positions of a request, which chooses the list of LongRoPE. None: the most that the
+            model's config allows.
 
     Raises:
         SpecError: The engine does not support the model. The message says why.
@@ -42,7 +47,13 @@ def layer_groups(model: Any, kv_dtype: Any = None) -> list[LayerGroup]:
     _check_is_loaded(model)
     _check_type(model)
     dtype = torch.float16 if model.dtype == torch.float16 else torch.bfloat16
-    groups = AttentionSpec.groups_from_hf(model.config, dtype=dtype, query_form="rotated", kv_dtype=kv_dtype)
+    groups = AttentionSpec.groups_from_hf(
+        model.config,
+        dtype=dtype,
+        query_form="rotated",
+        kv_dtype=kv_dtype,
+        max_model_len=allowed_positions(model.config, max_model_len),
+    )
     if num_layers_of(groups) != model.config.num_hidden_layers:
         raise SpecError(
             f"{num_layers_of(groups)} of {model.config.num_hidden_layers} layers have attention; the engine supports "
