@@ -20,8 +20,8 @@ enum class RopeForm { kRaw, kRotated };
 // several RoPE tables.
 enum class KeyForm { kLocal, kRaw };
 
-// A temperature of queries by their position, as in Llama 4 and Ministral 3: the scores of a query at
-// logical position p are multiplied by 1 + beta ln(1 + floor((p + offset) / interval)).
+// A temperature of queries by their position, as in Llama 4 and Ministral 3: the scores of a query
+// at logical position p are multiplied by 1 + beta ln(1 + floor((p + offset) / interval)).
 struct QueryTemperature {
   double beta = 0.0;
   int interval = 0;  // positions
@@ -44,7 +44,8 @@ KeyForm key_form_from(std::string_view name);    // "local" or "raw"
 
 // The attention that kernels compute, and the form of appended keys. Every field changes the source
 // of a kernel or the choice of its config. Page size, layout and scale are no fields, because they
-// change neither; of the number of KV heads only the parity matters. Several threads may read a spec at once.
+// change neither; of the number of KV heads only the parity matters. Several threads may read a
+// spec at once.
 struct KernelSpec {
   int head_dim = 0;
   int group_size = 0;  // query heads per KV head

@@ -116,9 +116,9 @@ AttentionSpec spec_from_hf(const py::object& config, const py::object& dtype,
                            const std::string& query_form, std::optional<int> layer,
                            const py::object& kv_dtype, bool batch_invariant, int ranks,
                            std::optional<int> max_model_len) {
-  return with_arguments(attention_spec_from_hf(config_text(config), optional_dtype_name(dtype),
-                                               layer, max_model_len),
-                        query_form, kv_dtype, batch_invariant, ranks);
+  return with_arguments(
+      attention_spec_from_hf(config_text(config), optional_dtype_name(dtype), layer, max_model_len),
+      query_form, kv_dtype, batch_invariant, ranks);
 }
 
 std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::object& dtype,
@@ -153,8 +153,8 @@ py::dict arguments_of(const AttentionSpec& spec) {
                   py::arg("key_form") = to_string(spec.key_form),
                   py::arg("append_form") = to_string(spec.append_form),
                   py::arg("scale") = spec.scale, py::arg("window") = window_of(spec),
-                  py::arg("chunk") = chunk_of(spec), py::arg("softcap") = softcap_of(spec), py::arg("sinks") = spec.sinks,
-                  py::arg("kv_dtype") = to_string(spec.pool_dtype()),
+                  py::arg("chunk") = chunk_of(spec), py::arg("softcap") = softcap_of(spec),
+                  py::arg("sinks") = spec.sinks, py::arg("kv_dtype") = to_string(spec.pool_dtype()),
                   py::arg("batch_invariant") = spec.batch_invariant,
                   py::arg("temperature") = spec.temperature);
 }

@@ -129,7 +129,8 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   add("--chunk", options.chunk, "N", "Positions of a chunk under the mask chunked");
   add("--softcap", options.softcap, "X", "Replace each score by X tanh(score / X)");
   add("--temperature", options.temperature, "BETA,INTERVAL,OFFSET",
-      "Multiply scores of a query at position p by\n1 + BETA ln(1 + floor((p + OFFSET) / INTERVAL))")
+      "Multiply scores of a query at position p by\n1 + BETA ln(1 + floor((p + OFFSET) / "
+      "INTERVAL))")
       ->delimiter(',')
       ->expected(3);
   app.add_flag("--sinks", options.sinks, "Add one attention sink per query head")

@@ -109,12 +109,15 @@ void Attention::check_step(const Step& step) const {
   check_arch(arch_, *step.device());
   if (step.has_mask_base() && spec_.query_form == RopeForm::kRaw && spec_.rope.rotary_dim > 0)
     throw SpecError(
-        "segments.mask_base with query_form = \"raw\": the kernel would rotate a query by its place "
-        "in the order of the mask; rotate queries before the call (query_form=\"rotated\"), or give "
+        "segments.mask_base with query_form = \"raw\": the kernel would rotate a query by its "
+        "place "
+        "in the order of the mask; rotate queries before the call (query_form=\"rotated\"), or "
+        "give "
         "no mask_base");
   if (step.has_mask_base() && spec_.key_form == KeyForm::kRaw)
     throw SpecError(
-        "segments.mask_base with key_form = \"raw\": the kernel would rotate keys by their place in "
+        "segments.mask_base with key_form = \"raw\": the kernel would rotate keys by their place "
+        "in "
         "the order of the mask; store local keys, or give no mask_base");
   if (step.shape() == step_shape() && step.config() == config_) return;
   const auto described = [](const StepShape& shape, const KernelConfig& config) {

@@ -80,7 +80,8 @@ DriverError no_driver(const std::string& soname, const char* reason) {
   failure.text = fmt::format("no NVIDIA driver: {} could not be opened ({})", soname, reason);
   failure.advice =
       "rendering, compiling for a named arch (arch=\"sm_90a\") and the cache work without one, and "
-      "arch=\"emu:sm_80\" runs kernels on the CPU, slowly; to run them on a GPU, install the driver, "
+      "arch=\"emu:sm_80\" runs kernels on the CPU, slowly; to run them on a GPU, install the "
+      "driver, "
       "or start the container with its GPU (--gpus all)";
   return DriverError(std::move(failure));
 }

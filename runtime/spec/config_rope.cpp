@@ -93,8 +93,8 @@ Json theta_of(const Json& config, const ModelType& model, LayerKind kind) {
   return is_of_window ? model.sliding_theta : model.theta;
 }
 
-// Removes the keys that RoPE of text does not read. The axes of M-RoPE have equal positions in text,
-// so the keys that divide the pairs among them do not matter.
+// Removes the keys that RoPE of text does not read. The axes of M-RoPE have equal positions in
+// text, so the keys that divide the pairs among them do not matter.
 void remove_other_keys(Json& rope, const ModelType& model) {
   std::size_t removed = 0;
   for (const char* key : model.other_rope_keys) removed += rope.erase(key);

@@ -88,8 +88,8 @@ std::size_t bytes_for(const StepCapacity& capacity) {
 
 bool has_mask_base(std::span<const Request> requests) {
   return std::ranges::any_of(requests, [](const Request& request) {
-    return std::ranges::any_of(request.segments,
-                               [](const Segment& segment) { return segment.mask_base.has_value(); });
+    return std::ranges::any_of(
+        request.segments, [](const Segment& segment) { return segment.mask_base.has_value(); });
   });
 }
 

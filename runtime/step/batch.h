@@ -28,8 +28,9 @@ struct Segment {
   Document document;
   int base = 0;  // logical position of token 0 of the document
   int start = 0;
-  std::optional<int> length = {};     // all tokens from `start` on by default
-  std::optional<int> mask_base = {};  // position of token 0 in the order of the mask; base by default
+  std::optional<int> length = {};  // all tokens from `start` on by default
+  std::optional<int> mask_base =
+      {};  // position of token 0 in the order of the mask; base by default
 };
 
 struct Request {

@@ -78,9 +78,16 @@ void check_page(std::size_t r, std::size_t s, std::int64_t i, int page,
 StepValues StepValues::copy_of(const StepTensors& t, const Device& device, Stream stream) {
   const auto copy = [&](const TensorView& tensor) { return host_copy(tensor, device, stream); };
   const Segments& s = t.segments;
-  StepValues v = {copy(t.q_indptr), copy(t.q_position), copy(s.indptr),     copy(s.base),
-                  copy(s.start),    copy(s.length),     copy(s.first_page), {},
-                  {},               copy(t.pages)};
+  StepValues v = {copy(t.q_indptr),
+                  copy(t.q_position),
+                  copy(s.indptr),
+                  copy(s.base),
+                  copy(s.start),
+                  copy(s.length),
+                  copy(s.first_page),
+                  {},
+                  {},
+                  copy(t.pages)};
   v.lead = s.lead ? copy(*s.lead) : std::vector<int>(v.base.size(), 0);
   v.mask_base = s.mask_base ? copy(*s.mask_base) : v.base;
   return v;

@@ -155,8 +155,8 @@ std::vector<TuningWorkload> tuning_workloads() {
 
 TuningWorkload fitted(TuningWorkload workload, const AttentionSpec& spec, std::int64_t max_tokens) {
   const int doc = workload.doc_tokens;
-  workload.context = static_cast<int>(
-      std::min<std::int64_t>(workload.context, longest_context(workload, spec)));
+  workload.context =
+      static_cast<int>(std::min<std::int64_t>(workload.context, longest_context(workload, spec)));
   const auto fits = [&] { return pages_of(workload) * kTuningPage <= max_tokens; };
   while (!fits() && workload.context > doc) workload.context /= 2;
   while (!fits() && workload.batch > 1) workload.batch /= 2;

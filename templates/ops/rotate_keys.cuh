@@ -1,16 +1,15 @@
-// Rotation of raw keys. The pool holds keys that no one rotated, so the kernel rotates a block's keys
-// in shared memory by their logical positions, and queries by theirs, whatever their document.
+// Rotation of raw keys. The pool holds keys that no one rotated, so the kernel rotates a block's
+// keys in shared memory by their logical positions, and queries by theirs, whatever their document.
 #pragma once
 
 #include "ops/rotate.cuh"
-#include "pipeline/block_table.cuh"
 
 namespace lazyrope {
 
-// Returns the base from which the queries for a block are rotated.
+// Returns the base from which the queries for a segment are rotated, of the segment's base.
 template <class Spec>
-LAZYROPE_DEVICE int32 query_base(const BlockInfo& info) {
-  return Spec::kRawKeys ? 0 : info.base;
+LAZYROPE_DEVICE int32 query_base(int32 base) {
+  return Spec::kRawKeys ? 0 : base;
 }
 
 // Rotates the kKeys rows of a tile in place. Row 0 is at logical position `position`, and the other

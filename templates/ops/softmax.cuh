@@ -19,8 +19,8 @@
 
 namespace lazyrope {
 
-// The factor from a score to a logit in log2 units, the same for all rows. ops/temperature.cuh has one
-// that differs between rows.
+// The factor from a score to a logit in log2 units, the same for all rows. ops/temperature.cuh has
+// one that differs between rows.
 struct UniformScale {
   float value;
 
@@ -103,8 +103,8 @@ struct SoftmaxState {
   // than the threshold. Returns true if it does: the sums are then multiplied by `factor`, and the
   // caller must multiply the rows by it.
   template <class Scores, class Scale>
-  LAZYROPE_DEVICE bool raise(const Scores& scores, const Scale& scale, float (&factor)[kRowTiles][2],
-                             bool may_snap = true) {
+  LAZYROPE_DEVICE bool raise(const Scores& scores, const Scale& scale,
+                             float (&factor)[kRowTiles][2], bool may_snap = true) {
     float top[kRowTiles][2];
     if (!vote_sync_any(exceeds(scores, scale, top))) return false;
 #pragma unroll
@@ -190,8 +190,8 @@ struct SoftmaxState {
 #pragma unroll
           for (int i = 2 * h; i < 2 * h + 2; ++i) {
             float& score = Access::at(scores, m, n, i);
-            score =
-                ex2_approx_ftz_f32(kScoresAreLogits ? score : score * scale.of(m, h) - maximum[m][h]);
+            score = ex2_approx_ftz_f32(kScoresAreLogits ? score
+                                                        : score * scale.of(m, h) - maximum[m][h]);
             added[m][h] += score;
           }
       }

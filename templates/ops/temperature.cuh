@@ -1,5 +1,5 @@
-// A temperature of queries by their position: scores of a query at logical position p are multiplied
-// by 1 + beta ln(1 + floor((p + offset) / interval)), as in Llama 4 and Ministral 3.
+// A temperature of queries by their position: scores of a query at logical position p are
+// multiplied by 1 + beta ln(1 + floor((p + offset) / interval)), as in Llama 4 and Ministral 3.
 #pragma once
 
 #include "isa/math.cuh"
@@ -41,8 +41,7 @@ LAZYROPE_DEVICE auto scale_of_rows(float scale_log2, SharedPtr positions) {
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         scales.value[m][h] =
-            scale_log2 *
-            temperature_at<Spec>(ld_shared<int32>(positions + Access::row(m, h) * 4));
+            scale_log2 * temperature_at<Spec>(ld_shared<int32>(positions + Access::row(m, h) * 4));
     return scales;
   }
 }

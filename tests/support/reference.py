@@ -3,8 +3,8 @@
 Token j of a document that begins at logical position b (its base) has the key k_j; the pool stores R(j) k_j. Its score
 with a query at position p is <R(p - b) q, R(j) k_j> x scale. Queries that arrive as R(p) q have the same score, written
 as <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by the angle p x w_i. Stored keys, and queries of either form,
-also have the attention factor once. If the pool holds raw keys, the score is <R(p) q, R(b + j) k_j> x scale. The scaled score of a raw query is multiplied by its temperature. A softcap is
-applied last.
+also have the attention factor once. If the pool holds raw keys, the score is <R(p) q, R(b + j) k_j> x scale. The scaled
+score of a raw query is multiplied by its temperature. A softcap is applied last.
 """
 
 from __future__ import annotations

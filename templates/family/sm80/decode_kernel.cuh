@@ -20,8 +20,8 @@
 // present one are written.
 //
 // Each warp has its rotated queries in shared memory. At a block with another base it rotates the
-// original queries again, in fp32 with one rounding. If the pool holds raw keys, a warp rotates each
-// tile of keys in place instead, and its queries once.
+// original queries again, in fp32 with one rounding. If the pool holds raw keys, a warp rotates
+// each tile of keys in place instead, and its queries once.
 //
 // | barrier                  | who arrives | who      | what it protects                          |
 // |                          |             | waits    |                                           |
@@ -192,7 +192,7 @@ class Sm80Decode {
     for (int32 block = 0; block < num_blocks_; ++block) {
       resolve_ahead(table, block, pages);
       const BlockInfo info = table.info(block);
-      const int32 base = query_base<Spec>(info);
+      const int32 base = query_base<Spec>(info.base);
       if (block == 0 || rotated.base != base) rotate_queries(rotated, base);
       if (block == 0) fill_up(table, ring, pages);
       ring.wait();

@@ -138,7 +138,7 @@ class Sm80Prefill {
         if (block >= 0) rotate_raw_keys(ring.keys(block), table.info(block));
       }
       if (block < 0 || first_row() >= work_tile().extent().num_rows) continue;
-      const int32 block_base = query_base<Spec>(table.info(block));
+      const int32 block_base = query_base<Spec>(table.info(block).base);
       if (block == 0 || block_base != base) rotate_queries(block_base);
       base = block_base;
 #pragma unroll 1

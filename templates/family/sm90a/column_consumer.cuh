@@ -212,8 +212,7 @@ class ColumnConsumer {
   LAZYROPE_DEVICE auto prepare_scores(Accumulator& scores, const QueryPositions& query_positions,
                                       const BlockInfo& info) const {
     const auto scale = apply_softcap<Spec>(
-        scores,
-        scale_of_rows<Spec, Accumulator>(params_.scale_log2, query_positions.positions));
+        scores, scale_of_rows<Spec, Accumulator>(params_.scale_log2, query_positions.positions));
     if (hides_keys<Mask, kKeys>(query_positions.queries, info))
       mask_scores<Mask>(scores, query_positions.positions, info.position, info.begin, info.end);
     return scale;

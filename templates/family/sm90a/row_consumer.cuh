@@ -282,8 +282,8 @@ class RowConsumer {
                                       const BlockInfo& info) const {
     const float scale_log2 = Memory::kScalesQueries ? 1.0f : params_.scale_log2 * key_scale_;
     const auto scale = apply_softcap<Spec>(
-        scores, scale_of_rows<Spec, Scores>(scale_log2,
-                                            memory_.positions(stage_) + first_row() * 4));
+        scores,
+        scale_of_rows<Spec, Scores>(scale_log2, memory_.positions(stage_) + first_row() * 4));
     const bool masks = hides_keys<Mask, kKeys>(queries, info);
     const bool shifts = kShifts && softmax_.needs_shift();
     if (masks || shifts) {

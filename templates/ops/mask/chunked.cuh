@@ -1,5 +1,5 @@
-// Chunked mask: a query at logical position p sees the keys of its own chunk of kChunk positions, from
-// a multiple of kChunk to p.
+// Chunked mask: a query at logical position p sees the keys of its own chunk of kChunk positions,
+// from a multiple of kChunk to p.
 #pragma once
 
 #include "ops/mask/interval.cuh"
