@@ -104,7 +104,7 @@ def test_garbage_is_not_collected_during_a_capture(model, captures, monkeypatch)
             _ = [[n] for n in range(5000)]  # enough to trigger the collector if it were enabled
         return sample(*args)
 
-    monkeypatch.setattr(passes.Runner, "sample", sample_and_leave_garbage)
+    monkeypatch.setattr(passes.Runner, "sample", staticmethod(sample_and_leave_garbage))
     generation = attach(model, budget="256MiB").generate([1, 2, 3], max_new_tokens=8, stop=[])
     assert len(generation.result()) == 8 and captures and not old
     torch.rand(1, device="cuda")
