@@ -74,12 +74,12 @@ void validate_key_form(const KernelSpec& spec) {
   if (spec.key_form == KeyForm::kLocal) return;
   if (spec.has_fp8_pool())
     throw SpecError(
-        fmt::format("key_form = \"raw\" with kv_dtype = \"{}\"; raw keys need a pool of 16 bits",
+        fmt::format(R"(key_form = "raw" with kv_dtype = "{}"; raw keys need a pool of 16 bits)",
                     to_string(spec.pool_dtype())));
   if (spec.append_form == RopeForm::kRotated)
     throw SpecError(
-        "append_form = \"rotated\" with key_form = \"raw\"; raw keys are appended as the model "
-        "projects them: append_form = \"raw\"");
+        R"(append_form = "rotated" with key_form = "raw"; raw keys are appended as the model projects )"
+        R"(them: append_form = "raw")");
 }
 
 void validate(const QueryTemperature& temperature) {

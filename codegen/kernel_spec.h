@@ -61,7 +61,7 @@ struct KernelSpec {
   std::optional<Dtype> kv_dtype = {};  // the pool's dtype; without a value it is `dtype`
   bool batch_invariant = false;   // output bits do not depend on the other requests of the batch
   bool has_odd_kv_heads = false;  // if true, KV heads cannot be paired in work tiles
-  std::optional<QueryTemperature> temperature = {};  // of raw queries; rotated ones have it already
+  std::optional<QueryTemperature> temperature = {};  // kernels apply it to raw queries alone
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   bool has_fp8_pool() const { return bytes_of(pool_dtype()) == 1; }

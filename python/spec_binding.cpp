@@ -89,8 +89,9 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   spec.sinks = sinks;
   spec.query_form = rope_form_from(query_form);
   spec.key_form = key_form_from(key_form);
-  const RopeForm usual = spec.key_form == KeyForm::kRaw ? RopeForm::kRaw : spec.query_form;
-  spec.append_form = append_form ? rope_form_from(*append_form) : usual;
+  const RopeForm form_by_default =
+      spec.key_form == KeyForm::kRaw ? RopeForm::kRaw : spec.query_form;
+  spec.append_form = append_form ? rope_form_from(*append_form) : form_by_default;
   spec.scale = scale;
   spec.batch_invariant = batch_invariant;
   spec.temperature = temperature;

@@ -28,9 +28,10 @@ std::vector<LayerGroup> attention_groups_from_hf(const std::string& json,
   std::vector<LayerGroup> groups;
   const LayerSpecs specs = attention_specs_from_hf(json, dtype, max_model_len);
   for (std::size_t layer = 0; layer < specs.size(); ++layer) {
-    if (!specs[layer]) continue;
-    auto group = std::ranges::find(groups, *specs[layer], &LayerGroup::spec);
-    if (group == groups.end()) group = groups.insert(groups.end(), {*specs[layer], {}});
+    const std::optional<AttentionSpec>& spec = specs[layer];
+    if (!spec) continue;
+    auto group = std::ranges::find(groups, *spec, &LayerGroup::spec);
+    if (group == groups.end()) group = groups.insert(groups.end(), {*spec, {}});
     group->layers.push_back(static_cast<int>(layer));
   }
   return groups;
