@@ -82,7 +82,7 @@ class TestHelp:
             *KERNELS,
             "reposition",
             *lazyrope.archs(),
-            "none, neox, gptj, linear, llama3, yarn",
+            "none, neox, gptj, linear, llama3, llama3_gptj, yarn, longrope",
             "original_max_position_embeddings",
             "causal, full",
         ):

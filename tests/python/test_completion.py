@@ -78,7 +78,7 @@ class TestBash:
 
     def test_values_are_completed(self, complete):
         assert complete("lazyrope render --arch sm_9") == ["sm_90a"]
-        assert complete("lazyrope render --rope ") == "none neox gptj linear llama3 yarn longrope".split()
+        assert complete("lazyrope render --rope ") == "none neox gptj linear llama3 llama3_gptj yarn longrope".split()
         assert complete("lazyrope render --dtype=b") == ["bfloat16"]
         assert complete("lazyrope render --kv-dtype ") == ["float8_e4m3fn", "float8_e5m2"]
         assert complete("lazyrope compile --mask s") == ["sliding_window"]
