@@ -68,6 +68,11 @@ std::optional<Dtype> kv_dtype_of(const py::object& given, Dtype dtype) {
   return kv_dtype == dtype ? std::nullopt : std::optional(kv_dtype);
 }
 
+// Keys arrive as queries do, but raw ones where the pool holds raw keys.
+RopeForm append_form_by_default(const AttentionSpec& spec) {
+  return spec.key_form == KeyForm::kRaw ? RopeForm::kRaw : spec.query_form;
+}
+
 AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const PyRope& rope,
                         const py::object& dtype, const std::string& mask,
                         const std::string& query_form, const std::string& key_form,
@@ -89,9 +94,7 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   spec.sinks = sinks;
   spec.query_form = rope_form_from(query_form);
   spec.key_form = key_form_from(key_form);
-  const RopeForm form_by_default =
-      spec.key_form == KeyForm::kRaw ? RopeForm::kRaw : spec.query_form;
-  spec.append_form = append_form ? rope_form_from(*append_form) : form_by_default;
+  spec.append_form = append_form ? rope_form_from(*append_form) : append_form_by_default(spec);
   spec.scale = scale;
   spec.batch_invariant = batch_invariant;
   spec.temperature = temperature;
@@ -106,7 +109,8 @@ std::optional<std::string> optional_dtype_name(const py::object& dtype) {
 // Returns the spec with the arguments of from_hf() that are no part of the config.
 AttentionSpec with_arguments(AttentionSpec spec, const std::string& query_form,
                              const py::object& kv_dtype, bool batch_invariant, int ranks) {
-  spec.query_form = spec.append_form = rope_form_from(query_form);
+  spec.query_form = rope_form_from(query_form);
+  spec.append_form = append_form_by_default(spec);
   spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
   spec.batch_invariant = batch_invariant;
   validate(spec);
@@ -116,18 +120,19 @@ AttentionSpec with_arguments(AttentionSpec spec, const std::string& query_form,
 AttentionSpec spec_from_hf(const py::object& config, const py::object& dtype,
                            const std::string& query_form, std::optional<int> layer,
                            const py::object& kv_dtype, bool batch_invariant, int ranks,
-                           std::optional<int> max_model_len) {
-  return with_arguments(
-      attention_spec_from_hf(config_text(config), optional_dtype_name(dtype), layer, max_model_len),
-      query_form, kv_dtype, batch_invariant, ranks);
+                           std::optional<int> max_model_len, const std::string& key_form) {
+  return with_arguments(attention_spec_from_hf(config_text(config), optional_dtype_name(dtype),
+                                               layer, {max_model_len, key_form_from(key_form)}),
+                        query_form, kv_dtype, batch_invariant, ranks);
 }
 
 std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::object& dtype,
                                        const std::string& query_form, const py::object& kv_dtype,
                                        bool batch_invariant, int ranks,
-                                       std::optional<int> max_model_len) {
-  auto groups =
-      attention_groups_from_hf(config_text(config), optional_dtype_name(dtype), max_model_len);
+                                       std::optional<int> max_model_len,
+                                       const std::string& key_form) {
+  auto groups = attention_groups_from_hf(config_text(config), optional_dtype_name(dtype),
+                                         {max_model_len, key_form_from(key_form)});
   for (LayerGroup& group : groups)
     group.spec =
         with_arguments(std::move(group.spec), query_form, kv_dtype, batch_invariant, ranks);
@@ -233,12 +238,13 @@ void bind_spec(py::module_& module) {
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("layer") = py::none(), py::arg("kv_dtype") = py::none(),
                   py::arg("batch_invariant") = false, py::arg("tensor_parallel") = 1,
-                  py::arg("max_model_len") = py::none(), py::call_guard<LogDelivery>())
+                  py::arg("max_model_len") = py::none(), py::arg("key_form") = "local",
+                  py::call_guard<LogDelivery>())
       .def_static("groups_from_hf", &groups_from_hf, py::arg("config"), py::kw_only(),
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
                   py::arg("tensor_parallel") = 1, py::arg("max_model_len") = py::none(),
-                  py::call_guard<LogDelivery>())
+                  py::arg("key_form") = "local", py::call_guard<LogDelivery>())
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)

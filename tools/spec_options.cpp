@@ -165,12 +165,17 @@ std::string model_name(const fs::path& file) {
                                           : file.stem().string();
 }
 
+RopeUse rope_use(const SpecOptions& options) {
+  return {options.max_model_len,
+          options.key_form ? key_form_from(*options.key_form) : KeyForm::kLocal};
+}
+
 // Returns the layers of the model that have attention, grouped by equal specs.
 std::vector<LayerGroup> model_groups(const fs::path& file, const std::optional<std::string>& dtype,
-                                     std::optional<int> max_model_len) {
+                                     const RopeUse& use) {
   const std::string text = read_config_file(file);
   try {
-    std::vector<LayerGroup> groups = attention_groups_from_hf(text, dtype, max_model_len);
+    std::vector<LayerGroup> groups = attention_groups_from_hf(text, dtype, use);
     if (groups.empty()) throw SpecError("none of its layers has attention");
     return groups;
   } catch (const SpecError& error) {
@@ -320,7 +325,7 @@ std::vector<NamedSpec> specs_of(const SpecOptions& options) {
   if (options.dtype) (void)as_usage([&] { return dtype_from(*options.dtype); });
   for (const std::string& model : options.models) {
     const fs::path file = config_file(model);
-    for (const LayerGroup& group : model_groups(file, options.dtype, options.max_model_len))
+    for (const LayerGroup& group : model_groups(file, options.dtype, rope_use(options)))
       specs.push_back({unused_name(model_name(file), specs),
                        as_usage([&] { return with_shared_options(group.spec, options); })});
   }

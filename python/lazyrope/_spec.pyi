@@ -153,6 +153,7 @@ class AttentionSpec:
         batch_invariant: bool = False,
         tensor_parallel: int = 1,
         max_model_len: int | None = None,
+        key_form: Literal["local", "raw"] = "local",
     ) -> AttentionSpec:
         """Returns the attention of a Hugging Face model.
 
@@ -177,13 +178,15 @@ class AttentionSpec:
             max_model_len: The most tokens of a request: documents, prompt and new tokens. LongRoPE has its long list if
                 this is more than the original context, else its short list. The default is the config's
                 max_position_embeddings.
+            key_form: "local", or "raw" for a pool of raw keys. With raw keys, dynamic NTK scaling beyond
+                max_position_embeddings is that of a request of exactly max_model_len tokens.
 
         Raises:
             SpecError: The config has an unknown model type or RoPE type, or a key that would change the result; the
                 message names it. Or layers differ and none is given, or the layer has no attention, as the recurrent
                 layers of hybrid models. Or the heads cannot be divided among the ranks. Or the frequencies would depend
                 on the length of each request, as those of dynamic NTK scaling do for a max_model_len beyond
-                max_position_embeddings.
+                max_position_embeddings, and key_form is "local".
                 Or the config cannot be read: the file does not exist, is no JSON, has more than 8 MiB, or nests lists
                 and objects more than 64 deep.
         """
@@ -198,6 +201,7 @@ class AttentionSpec:
         batch_invariant: bool = False,
         tensor_parallel: int = 1,
         max_model_len: int | None = None,
+        key_form: Literal["local", "raw"] = "local",
     ) -> list[LayerGroup]:
         """Returns the attention of every layer of a Hugging Face model, as groups of layers with equal specs.
 
@@ -212,6 +216,7 @@ class AttentionSpec:
             batch_invariant: As in :meth:`from_hf`.
             tensor_parallel: As in :meth:`from_hf`.
             max_model_len: As in :meth:`from_hf`.
+            key_form: As in :meth:`from_hf`.
 
         Returns:
             The groups, in the order of their first layers. Each layer with attention is in one of them. A config that

@@ -129,14 +129,17 @@ int rotary_dim(const Json& config, const ModelType& model, Json& rope, int head_
 // What the parameters of a layer's RoPE depend on, besides the object that holds them.
 struct RopeContext {
   const Json& config;
-  std::optional<int> max_model_len;
+  const RopeUse& use;
   bool has_mscale;
+  int rotary_dim;
 
   double max_position_embeddings() const {
     return required<double>(config, "max_position_embeddings");
   }
   // Returns the most tokens of a request.
-  double max_tokens() const { return max_model_len ? *max_model_len : max_position_embeddings(); }
+  double max_tokens() const {
+    return use.max_model_len ? *use.max_model_len : max_position_embeddings();
+  }
 };
 
 // The context of the training run is the config's own key, or else that of `rope`, or else
@@ -226,20 +229,33 @@ void complete_longrope(const RopeContext& context, Json& rope) {
   for (const char* key : {"short_factor", "long_factor", "factor", kContext}) rope.erase(key);
 }
 
+// Returns the theta of a request of `tokens` tokens, more than the original context: dynamic NTK
+// scaling, as transformers computes it.
+double theta_of_dynamic(const RopeContext& context, const Json& rope, double tokens) {
+  const auto factor = required<double>(rope, "factor");
+  const double ratio = factor * tokens / context.max_position_embeddings() - (factor - 1.0);
+  return required<double>(rope, "rope_theta") *
+         std::pow(ratio, context.rotary_dim / (context.rotary_dim - 2.0));
+}
+
 // Dynamic NTK scaling is plain RoPE up to max_position_embeddings. Beyond it, the frequencies of
-// all tokens would depend on the length of the request.
+// all tokens depend on the length of the request, so keys must be stored raw.
 void complete_dynamic(const RopeContext& context, Json& rope) {
   const double original = context.max_position_embeddings();
   (void)required<double>(rope, "factor");
-  if (context.max_tokens() > original)
+  if (context.max_tokens() > original && context.use.key_form == KeyForm::kLocal)
     refuse_config(fmt::format(
         "rope_type \"dynamic\" with max_model_len = {}: beyond {} tokens the frequencies depend on "
-        "the length of the request, so stored keys would be wrong; choose max_model_len={}",
+        "the length of the request, so stored keys would be wrong; choose max_model_len={}, or "
+        "store keys with key_form=\"raw\"",
         context.max_tokens(), original, original));
-  log_message(LogLevel::kInfo,
-              "config.json: rope_type \"dynamic\" is plain RoPE for requests of up to {} tokens; "
-              "longer ones have no kernel",
-              original);
+  if (context.max_tokens() > original)
+    rope["rope_theta"] = theta_of_dynamic(context, rope, context.max_tokens());
+  else
+    log_message(LogLevel::kInfo,
+                "config.json: rope_type \"dynamic\" is plain RoPE for requests of up to {} tokens; "
+                "longer ones need raw keys",
+                original);
   rope.erase("factor");
 }
 
@@ -335,15 +351,15 @@ Json rope_parameters_of(const Json& config, const ModelType& model, LayerKind ki
 }
 
 RopeSpec rope_of_config(const Json& config, const ModelType& model, LayerKind kind, int head_dim,
-                        std::optional<int> max_model_len) {
+                        const RopeUse& use) {
   Json rope = rope_parameters_of(config, model, kind);
   remove_other_keys(rope, model);
   const RopeType& type = rope_type(required<std::string>(rope, "rope_type"), model);
   RopeSpec spec;
   spec.variant = variant_of(type, model);
   spec.rotary_dim = rotary_dim(config, model, rope, head_dim);
+  type.complete({config, use, model.has_mscale, spec.rotary_dim}, rope);
   spec.parameters["theta"] = required<double>(rope, "rope_theta");
-  type.complete({config, max_model_len, model.has_mscale}, rope);
   take_parameters(type, rope, spec);
   take_lists(type, rope, spec);
   rope.erase("rope_type");

@@ -24,9 +24,9 @@ void validate(const LayerGroup& group) {
 
 std::vector<LayerGroup> attention_groups_from_hf(const std::string& json,
                                                  const std::optional<std::string>& dtype,
-                                                 std::optional<int> max_model_len) {
+                                                 const RopeUse& use) {
   std::vector<LayerGroup> groups;
-  const LayerSpecs specs = attention_specs_from_hf(json, dtype, max_model_len);
+  const LayerSpecs specs = attention_specs_from_hf(json, dtype, use);
   for (std::size_t layer = 0; layer < specs.size(); ++layer) {
     const std::optional<AttentionSpec>& spec = specs[layer];
     if (!spec) continue;

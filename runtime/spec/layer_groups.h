@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/spec/spec.h"
+#include "runtime/spec/model_config.h"
 
 namespace lazyrope {
 
@@ -24,6 +24,6 @@ void validate(const LayerGroup& group);
 // of layers has layer 0 alone. The arguments and errors are those of attention_specs_from_hf().
 std::vector<LayerGroup> attention_groups_from_hf(const std::string& json,
                                                  const std::optional<std::string>& dtype,
-                                                 std::optional<int> max_model_len = {});
+                                                 const RopeUse& use = {});
 
 }  // namespace lazyrope

@@ -130,12 +130,12 @@ AttentionSpec common_spec(const Json& config, const ModelType& type,
 // Returns the RoPE of each kind of layer with attention that the model has.
 std::map<LayerKind, RopeSpec> ropes_of_kinds(const Json& config, const ModelType& type,
                                              const std::vector<LayerKind>& kinds, int head_dim,
-                                             std::optional<int> max_model_len) {
+                                             const RopeUse& use) {
   std::map<LayerKind, RopeSpec> ropes;
   if (type.rope_layers == RopeLayers::kNone) return {};
   for (const LayerKind kind : {LayerKind::kFull, LayerKind::kSliding, LayerKind::kChunked})
     if (std::ranges::find(kinds, kind) != kinds.end())
-      ropes[kind] = rope_of_config(config, type, kind, head_dim, max_model_len);
+      ropes[kind] = rope_of_config(config, type, kind, head_dim, use);
   return ropes;
 }
 
@@ -176,19 +176,20 @@ int only_layer(const LayerSpecs& specs) {
 }  // namespace
 
 LayerSpecs attention_specs_from_hf(const std::string& json, const std::optional<std::string>& dtype,
-                                   std::optional<int> max_model_len) {
-  check_max_model_len(max_model_len);
+                                   const RopeUse& use) {
+  check_max_model_len(use.max_model_len);
   const Json given = text_config_of(parse_config(json));
   const ModelType& type = model_type_of(given);
   const Json config = keys_read(given, type);
   const std::vector<LayerKind> kinds = layer_kinds(config, type);
   const AttentionSpec common = common_spec(config, type, dtype);
-  const auto ropes = ropes_of_kinds(config, type, kinds, common.head_dim, max_model_len);
+  const auto ropes = ropes_of_kinds(config, type, kinds, common.head_dim, use);
   LayerSpecs specs(kinds.size());
   for (int layer = 0; std::cmp_less(layer, kinds.size()); ++layer) {
     const LayerKind kind = kinds[static_cast<std::size_t>(layer)];
     if (kind == LayerKind::kNoAttention) continue;
     AttentionSpec spec = common;
+    spec.key_form = use.key_form;
     const bool rotates = has_rope(config, type, layer, kind);
     if (rotates) spec.rope = ropes.at(kind);
     if (kind == LayerKind::kSliding) read_window(config, type, layer, spec);
@@ -202,8 +203,8 @@ LayerSpecs attention_specs_from_hf(const std::string& json, const std::optional<
 
 AttentionSpec attention_spec_from_hf(const std::string& json,
                                      const std::optional<std::string>& dtype,
-                                     std::optional<int> layer, std::optional<int> max_model_len) {
-  LayerSpecs specs = attention_specs_from_hf(json, dtype, max_model_len);
+                                     std::optional<int> layer, const RopeUse& use) {
+  LayerSpecs specs = attention_specs_from_hf(json, dtype, use);
   const auto count = static_cast<int>(specs.size());
   if (layer && (*layer < 0 || *layer >= count))
     refuse_config(fmt::format("layer {} of a model that has layers 0 to {}", *layer, count - 1));

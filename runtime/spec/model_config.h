@@ -12,22 +12,28 @@ namespace lazyrope {
 // no value.
 using LayerSpecs = std::vector<std::optional<AttentionSpec>>;
 
+// What RoPE of some models depends on, besides their config.
+struct RopeUse {
+  // The most tokens of a request. Without a value it is max_position_embeddings.
+  std::optional<int> max_model_len = {};
+  // With raw keys, dynamic NTK scaling beyond max_position_embeddings is that of a request of
+  // max_model_len tokens. The keys of the spec have this form.
+  KeyForm key_form = KeyForm::kLocal;
+};
+
 // Returns the attention of each layer of a model, as Hugging Face transformers makes it of the same
 // config. `json` is the text of its config.json: of version 5, with rope_parameters, or older, with
 // rope_theta and rope_scaling. Of a model of images or audio, the attention is that of its
-// text_config. `dtype` replaces the config's. `max_model_len` is the most tokens of a request, by
-// default max_position_embeddings; RoPE of some models depends on it. Throws SpecError for an
-// unknown model type or RoPE type, and for a key that would change the result. The error names the
-// key; nothing is guessed. Keys that transformers ignores for the type are ignored, and logged at
-// level debug.
+// text_config. `dtype` replaces the config's. Throws SpecError for an unknown model type or RoPE
+// type, and for a key that would change the result. The error names the key; nothing is guessed.
+// Keys that transformers ignores for the type are ignored, and logged at level debug.
 LayerSpecs attention_specs_from_hf(const std::string& json, const std::optional<std::string>& dtype,
-                                   std::optional<int> max_model_len = {});
+                                   const RopeUse& use = {});
 
 // Returns the attention of one layer, or of any layer with attention if all of these are the same.
 // Also throws SpecError if they differ and no layer is given, and for a layer without attention.
 AttentionSpec attention_spec_from_hf(const std::string& json,
                                      const std::optional<std::string>& dtype,
-                                     std::optional<int> layer = {},
-                                     std::optional<int> max_model_len = {});
+                                     std::optional<int> layer = {}, const RopeUse& use = {});
 
 }  // namespace lazyrope

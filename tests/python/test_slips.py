@@ -70,8 +70,8 @@ SLIPS: dict[str, tuple[Callable[[], object], str]] = {
     "from_hf": (
         lambda: lazyrope.AttentionSpec.from_hf("config.json", torch.float16),
         "AttentionSpec.from_hf() takes 1 argument by position, and 2 are given; give the others by name: dtype=, "
-        "query_form=, layer=, kv_dtype=, batch_invariant=, tensor_parallel= and "
-        "max_model_len=",
+        "query_form=, layer=, kv_dtype=, batch_invariant=, tensor_parallel=, "
+        "max_model_len= and key_form=",
     ),
     "compile": (lambda: lazyrope.compile("llama"), "spec is 'llama' (str); it must be a lazyrope.AttentionSpec"),
     "arch": (lambda: lazyrope.compile(SPEC, 90), "arch is 90 (int); it must be a str or None"),

@@ -363,7 +363,7 @@ Json with_long_rope() {
 TEST(ModelConfig, TheMostTokensChooseTheListOfLongRope) {
   const Json config = with_long_rope();
   const auto rope = [&](std::optional<int> max_model_len) {
-    return attention_spec_from_hf(config.dump(), {}, {}, max_model_len).rope;
+    return attention_spec_from_hf(config.dump(), {}, {}, {max_model_len}).rope;
   };
   EXPECT_EQ(rope(128).lists.at("factors"), std::vector<double>(32, 1.5));
   EXPECT_EQ(rope(129).lists.at("factors"), std::vector<double>(32, 2.5));
@@ -378,7 +378,7 @@ TEST(ModelConfig, DynamicScalingIsPlainRopeUpToTheOriginalContext) {
   config["max_position_embeddings"] = 512;
   config["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 4.0}};
   const auto rope = [&](std::optional<int> max_model_len) {
-    return attention_spec_from_hf(config.dump(), {}, {}, max_model_len).rope;
+    return attention_spec_from_hf(config.dump(), {}, {}, {max_model_len}).rope;
   };
   const RopeSpec plain = {"neox", 64, {{"theta", 1e4}}};
   EXPECT_EQ(rope({}), plain);
