@@ -206,11 +206,12 @@ std::unique_ptr<PyBatch> batch_of(py::handle requests, py::object pages,
 // Returns the arrays of the requests, by name, for lazyrope/eager.py.
 py::dict values_of(const PyBatch& batch) {
   const Batch::Values& v = batch.batch->values();
-  return py::dict(py::arg("q_indptr") = v.q_indptr, py::arg("q_position") = v.q_position,
+  py::dict values(py::arg("q_indptr") = v.q_indptr, py::arg("q_position") = v.q_position,
                   py::arg("segment_indptr") = v.segment_indptr, py::arg("base") = v.base,
                   py::arg("start") = v.start, py::arg("length") = v.length,
-                  py::arg("first_page") = v.first_page, py::arg("lead") = v.slot,
-                  py::arg("mask_base") = v.mask_base.empty() ? v.base : v.mask_base);
+                  py::arg("first_page") = v.first_page, py::arg("lead") = v.slot);
+  if (!v.mask_base.empty()) values["mask_base"] = v.mask_base;
+  return values;
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <string_view>
 #include <system_error>
@@ -264,10 +266,10 @@ AttentionSpec spec_of_fields(const SpecOptions& options) {
 }
 
 int whole_number(const char* name, double given) {
-  const int number = static_cast<int>(std::clamp(given, -1e9, 1e9));
-  if (number != given)
+  constexpr double kLargest = std::numeric_limits<int>::max();
+  if (!(std::abs(given) <= kLargest && given == std::floor(given)))
     throw UsageError(fmt::format("--temperature: {} = {}; it must be a whole number", name, given));
-  return number;
+  return static_cast<int>(given);
 }
 
 QueryTemperature temperature_of(const std::vector<double>& given) {

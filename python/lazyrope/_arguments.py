@@ -28,7 +28,7 @@ class Segments:
     Attributes:
         indptr: Offsets, [requests + 1]. Request r has segments indptr[r] to indptr[r + 1] - 1. It may have none.
         base: The logical position at which token 0 of the document would be, [segments]. It may be negative.
-            ``base + start - lead`` and ``base + start + length`` must be int32.
+            ``base + start - lead`` and ``base + start + length`` must be int32, and so with mask_base.
         start: The index in the document of the segment's first token, [segments], at least 0.
         length: The number of tokens, [segments], at least 0.
         first_page: The index in ``pages`` of the page that holds the first token, [segments].

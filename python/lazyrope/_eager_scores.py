@@ -44,5 +44,5 @@ def temperature_of(temperature: QueryTemperature, positions: Tensor) -> Tensor:
     Returns:
         The factors, float32, of the shape of positions.
     """
-    intervals = (positions.clamp_min(0).long() + temperature.offset) // temperature.interval
+    intervals = (positions.long() + temperature.offset).clamp_min(0) // temperature.interval
     return 1.0 + temperature.beta * torch.log1p(intervals.float())

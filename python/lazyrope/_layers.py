@@ -28,6 +28,9 @@ def groups_of(spec: AttentionSpec | Sequence[LayerGroup], num_layers: int | None
             raise SpecError(f"num_layers is {num_layers}; it must be at least 1")
         return (LayerGroup(spec, range(count)),)
     groups = tuple(spec)
+    for group in groups:
+        if not isinstance(group, LayerGroup):
+            raise SpecError(f"a group of layers is {group!r:.80}; it must be a lazyrope.LayerGroup")
     layers = sorted(layer for group in groups for layer in group.layers)
     if layers != list(range(len(layers))) or not layers:
         raise SpecError(f"the groups have the layers {layers}; each layer from 0 on must be in one group")

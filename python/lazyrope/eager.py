@@ -126,7 +126,9 @@ class EagerStep:
         base: Tensor = segments.base
         mask_base = base if segments.mask_base is None else segments.mask_base
         check_ints("segments.mask_base", mask_base)
-        self.has_mask_base = not torch.equal(base, mask_base)
+        if len(mask_base) != len(base):
+            raise SpecError(f"segments.mask_base has {len(mask_base)} elements; it must have {len(base)}")
+        self.has_mask_base = segments.mask_base is not None
         self.key_positions = (mask_base.long() + segments.start)[self.tokens.run] + self.tokens.offset
         positions, at, firsts = q_position.long(), 0, ints("segments.mask_base", mask_base)
         self.requests = []

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <numbers>
+#include <string_view>
 #include <utility>
 
 #include "codegen/error.h"
@@ -28,6 +29,18 @@ std::vector<std::shared_ptr<DeferredKernel>> deferred(
   result.reserve(kernels.size());
   for (const auto& kernel : kernels) result.push_back(std::make_shared<DeferredKernel>(kernel));
   return result;
+}
+
+// Returns why the kernels of a spec take no mask_base, or "".
+std::string_view mask_base_refusal(const AttentionSpec& spec) {
+  if (spec.query_form == RopeForm::kRaw && spec.rope.rotary_dim > 0)
+    return R"(segments.mask_base with query_form = "raw": the kernel would rotate a query by its place )"
+           R"(in the order of the mask; rotate queries before the call (query_form="rotated"), or give )"
+           "no mask_base";
+  if (spec.key_form == KeyForm::kRaw)
+    return R"(segments.mask_base with key_form = "raw": the kernel would rotate keys by their place in )"
+           "the order of the mask; store local keys, or give no mask_base";
+  return "";
 }
 
 }  // namespace
@@ -107,18 +120,8 @@ StepShape Attention::step_shape() const {
 
 void Attention::check_step(const Step& step) const {
   check_arch(arch_, *step.device());
-  if (step.has_mask_base() && spec_.query_form == RopeForm::kRaw && spec_.rope.rotary_dim > 0)
-    throw SpecError(
-        "segments.mask_base with query_form = \"raw\": the kernel would rotate a query by its "
-        "place "
-        "in the order of the mask; rotate queries before the call (query_form=\"rotated\"), or "
-        "give "
-        "no mask_base");
-  if (step.has_mask_base() && spec_.key_form == KeyForm::kRaw)
-    throw SpecError(
-        "segments.mask_base with key_form = \"raw\": the kernel would rotate keys by their place "
-        "in "
-        "the order of the mask; store local keys, or give no mask_base");
+  const std::string_view refusal = mask_base_refusal(spec_);
+  if (step.has_mask_base() && !refusal.empty()) throw SpecError(std::string(refusal));
   if (step.shape() == step_shape() && step.config() == config_) return;
   const auto described = [](const StepShape& shape, const KernelConfig& config) {
     std::string text = fmt::format(
@@ -143,6 +146,7 @@ std::unique_ptr<Step> Attention::make_step(const std::shared_ptr<const Device>& 
   check_arch(arch_, *device);
   auto step = std::make_unique<Step>(device, shared_kernel(KernelKind::kPlan), step_shape(),
                                      config_, format, capacity, stream);
+  step->refuse_mask_base(std::string(mask_base_refusal(spec_)));
   // Kernels are loaded now, because nothing can be loaded while a stream is captured.
   load(KernelKind::kPlan, *device);
   load(KernelKind::kAttendDecode, *device);

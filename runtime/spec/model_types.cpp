@@ -55,6 +55,11 @@ Json rotated_part(double fraction) {
 
 Json all_heads_by_default() { return {{"num_key_value_heads", nullptr}}; }
 
+// For Llama 4 an empty list is no list.
+void remove_empty_no_rope_layers(Json& config) {
+  if (config.value("no_rope_layers", Json()) == Json::array()) config.erase("no_rope_layers");
+}
+
 Json yarn_of_ministral3() {
   return {{"rope_type", "yarn"},
           {"rope_theta", 1e6},
@@ -279,6 +284,7 @@ std::vector<ModelType> plain_rows() {
                     {"attn_scale", 0.1},
                     {"floor_scale", 8192}},
        .windows = Windows::kChunksWithRope,
+       .complete = remove_empty_no_rope_layers,
        .rope_layers = RopeLayers::kFromConfig,
        .temperatures = Temperatures::kWithoutRope,
        .pairing = "gptj",

@@ -86,10 +86,13 @@ std::size_t bytes_for(const StepCapacity& capacity) {
   return ints * sizeof(int);
 }
 
+// A mask_base that equals the base changes nothing.
 bool has_mask_base(std::span<const Request> requests) {
-  return std::ranges::any_of(requests, [](const Request& request) {
-    return std::ranges::any_of(
-        request.segments, [](const Segment& segment) { return segment.mask_base.has_value(); });
+  const auto differs = [](const Segment& segment) {
+    return segment.mask_base.value_or(segment.base) != segment.base;
+  };
+  return std::ranges::any_of(requests, [&](const Request& request) {
+    return std::ranges::any_of(request.segments, differs);
   });
 }
 

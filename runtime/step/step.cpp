@@ -117,6 +117,7 @@ void Step::check_shapes(const StepTensors& t) const {
   check_length("segments.length", s.length, segments, *device_);
   check_length("segments.first_page", s.first_page, segments, *device_);
   if (s.lead) check_length("segments.lead", *s.lead, segments, *device_);
+  if (s.mask_base && !mask_base_refusal_.empty()) throw SpecError(mask_base_refusal_);
   if (s.mask_base) check_length("segments.mask_base", *s.mask_base, segments, *device_);
   length_of_ints("pages", t.pages, *device_);
 }

@@ -45,6 +45,9 @@ class Step {
   Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner, StepShape shape,
        const KernelConfig& config, PoolFormat format, StepCapacity capacity, Stream stream);
 
+  // Makes update() refuse a mask_base. `why` is the error that it then throws.
+  void refuse_mask_base(std::string why) { mask_base_refusal_ = std::move(why); }
+
   // Refills the step. Throws SpecError if the tensors do not fit. `check` waits for the stream and
   // also checks the values; it is refused while the stream is captured.
   void update(const StepTensors& tensors, bool check, Stream stream);
@@ -88,6 +91,7 @@ class Step {
   PoolFormat format_;
   StepCapacity capacity_;
   int num_tokens_ = 0;
+  std::string mask_base_refusal_;       // empty: a mask_base is allowed
   std::optional<StepTensors> tensors_;  // the latest update's
   PlanParams params_{};
   std::unique_ptr<StepMemory> memory_;

@@ -11,7 +11,8 @@ namespace lazyrope {
 // Returns the factor of a query's scores. It is exactly 1 in the first interval and before it.
 template <class Spec>
 LAZYROPE_DEVICE float temperature_at(int32 position) {
-  const uint32 shifted = static_cast<uint32>(larger(position, 0)) + Spec::kTemperatureOffset;
+  const bool is_before = position < -static_cast<int32>(Spec::kTemperatureOffset);
+  const uint32 shifted = is_before ? 0 : static_cast<uint32>(position) + Spec::kTemperatureOffset;
   const uint32 intervals = shifted / Spec::kTemperatureInterval;
   return 1.0f +
          Spec::kTemperatureBeta * kLn2 * lg2_approx_ftz_f32(static_cast<float>(intervals + 1));

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.conftest import HAS_GPU, assert_steps_cover_all, shared_list, values_of
-from tests.support import eager
+from tests.support import eager, reference
 from tests.support.cases import (
     EXTREME_POSITIONS,
     ROPES,
@@ -176,6 +176,19 @@ def test_queries_at_extreme_positions_agree_with_fp64(build, device, group, toke
     setting = Setting(group=group, kv_heads=1, mask="full")
     for position in EXTREME_POSITIONS:
         check_case(case_at(setting, [position] * tokens, device), build(setting.spec()))
+
+
+def test_a_temperature_is_1_until_its_first_interval_ends(build, device):
+    """The offset is a whole interval, so position 0 is in the second one and -1 in the first."""
+    setting = Setting(head_dim=64, kv_heads=1, mask="full")
+    temperature = lazyrope.QueryTemperature(beta=0.5, interval=8, offset=8)
+    spec = lazyrope.AttentionSpec(
+        head_dim=64, num_q_heads=4, num_kv_heads=1, rope=lazyrope.rope.neox(), mask="full", temperature=temperature
+    )
+    for position in (-9, -8, -1, 0, 7, 8, 2**31 - 1):
+        case = replace(case_at(setting, [position], device), spec=spec)
+        check_case(case, build(spec))
+    assert reference.temperature_of(temperature, torch.tensor([-9, -1, 0])).tolist()[:2] == [1.0, 1.0]
 
 
 def test_a_step_planned_for_another_mask_is_refused(build, device):

@@ -19,7 +19,7 @@ LINEAR = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_
 MAMBA = {"mamba_n_heads": 2, "mamba_d_head": 512, "mamba_d_state": 8, "mamba_chunk_size": 8}
 MAMBA_2 = {"mamba_num_heads": 2, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 8}
 MROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [8, 12, 12], "rope_theta": 1e6}}
-MINISTRAL3 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e6}
+MINISTRAL3 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "rope_theta": 1e6}
 MINISTRAL3 |= {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1, "max_position_embeddings": 512}
 BASES: dict[str, dict[str, Any]] = {
     "llama": GROUPED,

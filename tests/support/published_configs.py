@@ -49,7 +49,7 @@ ACCEPTED: dict[str, Config] = {
     "Llama-4-Scout": {
         "model_type": "llama4",
         "text_config": {"model_type": "llama4_text", "rope_theta": 5e5, "rope_scaling": LLAMA4_SCOUT}
-        | {"attention_chunk_size": 8192, "max_position_embeddings": 10485760}
+        | {"attention_chunk_size": 8192, "max_position_embeddings": 10485760, "no_rope_layers": []}
         | sizes(5120, 40, 8, 48, head_dim=128),
     },
     "Ministral-3-8B": {

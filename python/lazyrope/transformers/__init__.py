@@ -69,15 +69,17 @@ def attach(
         max_pass_tokens: The most tokens of one pass. Longer prompts and documents take several passes.
         cuda_graphs: If True, passes that only decode are captured and replayed on a GPU. A pass is captured when a
             number of requests first occurs. Meanwhile no other thread may synchronise that GPU as a whole or draw
-            random numbers on it (PyTorch's rule). A model whose experts run in a loop (its
-            ``experts_implementation`` is "eager") is never captured.
+            random numbers on it (PyTorch's rule). Models whose code reads numbers back to the host are never
+            captured: those that transformers does not mark as compilable, those whose experts run in a loop (their
+            ``experts_implementation`` is "eager"), and those with LongRoPE or dynamic scaling.
         max_graph_tokens: Other passes of up to this many tokens are captured too: short prompts, with or without
             decoding. Their launches then take the host less time than the GPU. Each power of two of tokens is captured
             when it first occurs. 0: none.
         max_model_len: The most positions of a request: its documents, its prompt and its new tokens. A longer request
             is refused. The default is the model's own maximum: max_position_embeddings of its config, or, with YaRN,
             the positions that its factor extends it to. A greater number lifts the refusal; beyond its own maximum a
-            model usually answers nonsense.
+            model usually answers nonsense. With LongRoPE, dynamic scaling and the temperature of Ministral 3 the
+            maximum is the original context, and a greater number is refused: stored documents would be wrong.
         progress: Whether long work shows a progress bar on stderr: the layers of a pass, and the tokens that
             :meth:`Generation.result` and :meth:`Generation.text` wait for. None: on a CPU, if stderr is a terminal.
         kv_dtype: The type of stored keys and values: "float8_e4m3fn", "float8_e5m2", or by default that of the model.

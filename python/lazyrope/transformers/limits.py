@@ -16,12 +16,13 @@ def max_positions(config: Any) -> int | None:
     A config with YaRN may state the maximum before or after the extension. Configs with llama3 state the extended one.
     With dynamic NTK scaling and with LongRoPE, the model's code rotates all tokens of a longer request by other
     frequencies than those of a request within the original context. Stored keys would be wrong, so the original context
-    is the maximum.
+    is the maximum. So it is with a temperature of queries (Ministral 3): beyond the original context, a document's own
+    queries have another temperature than when the document was computed alone.
 
     Args:
         config: A config of transformers. Of a model of images or audio, its text config counts.
     """
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = _text_config(config)
     stated: int | None = getattr(text, "max_position_embeddings", None)
     if stated is None:
         return None
@@ -36,21 +37,37 @@ def allowed_positions(config: Any, max_model_len: int | None) -> int | None:
         max_model_len: The most positions that the caller asks for. None: :func:`max_positions` decides.
 
     Raises:
-        SpecError: The model's code would rotate all tokens of so long a request by other frequencies than those of
-            stored keys.
+        SpecError: The model's code would compute the documents of so long a request otherwise than those that are
+            stored.
     """
     most = max_positions(config)
     if max_model_len is None or most is None or max_model_len <= most:
         return most if max_model_len is None else max_model_len
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    for rope in _rope_parameters(text):
-        if rope.get("rope_type") in LENGTH_DEPENDENT:
+    for rope in _rope_parameters(_text_config(config)):
+        if reason := _dependence_on_length(rope):
             raise SpecError(
-                f'max_model_len = {max_model_len}, but rope_type = "{rope["rope_type"]}" has other frequencies for '
-                f"requests of more than {most} positions, so stored keys would be wrong; give at most "
-                f"max_model_len={most}"
+                f"max_model_len = {max_model_len}, but {reason} for requests of more than {most} positions, so stored "
+                f"documents would be wrong; give at most max_model_len={most}"
             )
     return max_model_len
+
+
+def depends_on_length(config: Any) -> bool:
+    """Returns True if the model's code looks at the greatest position of each pass to choose its frequencies."""
+    return any(rope.get("rope_type") in LENGTH_DEPENDENT for rope in _rope_parameters(_text_config(config)))
+
+
+def _dependence_on_length(rope: dict[str, Any]) -> str | None:
+    """Returns what depends on positions beyond the original context, or None."""
+    if rope.get("rope_type") in LENGTH_DEPENDENT:
+        return f'rope_type = "{rope["rope_type"]}" has other frequencies'
+    if rope.get("llama_4_scaling_beta"):
+        return "llama_4_scaling_beta gives queries another temperature"
+    return None
+
+
+def _text_config(config: Any) -> Any:
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def _rope_parameters(config: Any) -> list[dict[str, Any]]:
@@ -62,6 +79,8 @@ def _rope_parameters(config: Any) -> list[dict[str, Any]]:
 
 def _max_positions_of(rope: dict[str, Any], stated: int) -> int:
     original = rope.get("original_max_position_embeddings") or stated
+    if rope.get("llama_4_scaling_beta"):
+        return min(stated, original)
     if rope.get("rope_type") == "yarn":
         return max(stated, int(original * (rope.get("factor") or 1.0)))
     return min(stated, original) if rope.get("rope_type") == "longrope" else stated

@@ -11,7 +11,7 @@ import torch
 from .._core import AttentionSpec, LayerGroup, model_types
 from .._layers import num_layers_of, require_equal
 from ..errors import SpecError
-from .limits import allowed_positions
+from .limits import allowed_positions, depends_on_length
 
 NO_INTERFACE = "its code does not call the attention interface of transformers"
 RECURRENT = "it has layers with a recurrent state, which is not position-free"
@@ -66,8 +66,11 @@ def layer_groups(model: Any, kv_dtype: Any = None, max_model_len: int | None = N
 def can_be_captured(model: Any) -> bool:
     """Returns False if the model's code reads numbers back to the host, which no CUDA graph can capture.
 
-    transformers marks the classes whose code does not. A loop over experts reads back which experts have tokens.
+    transformers marks the classes whose code does not. A loop over experts reads back which experts have tokens, and
+    LongRoPE and dynamic scaling read back the greatest position.
     """
+    if depends_on_length(model.config):
+        return False
     has_experts = getattr(model, "_can_set_experts_implementation", lambda: False)()
     loops = has_experts and model.config._experts_implementation == "eager"
     return bool(getattr(model, "_can_compile_fullgraph", False)) and not loops

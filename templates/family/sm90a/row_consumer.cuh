@@ -167,6 +167,8 @@ class RowConsumer {
   // Tells whether one of the queries may see a single key, which is in this block. Its result is
   // then the key's value, bit for bit, if the weight is 1: the score itself must be the maximum.
   LAZYROPE_DEVICE static bool may_show_one_key(PositionRange queries, const BlockInfo& info) {
+    if constexpr (requires { Mask::kRestarts; })
+      if (Mask::first_key(queries.first) != Mask::first_key(queries.last)) return true;
     const int32 end = smaller(info.end, kKeys);
     return visible_end<Mask>(queries.first, info.position, end) -
                visible_begin<Mask>(queries.first, info.position, info.begin, end) <=

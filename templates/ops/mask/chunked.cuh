@@ -8,6 +8,9 @@ namespace lazyrope {
 
 template <int kChunk>
 struct Mask {
+  // A query that begins a chunk sees one key, and an earlier query may see more.
+  static constexpr bool kRestarts = true;
+
   LAZYROPE_DEVICE static int32 first_key(int32 query) {
     const int32 remainder = query % kChunk;
     const int32 offset = remainder < 0 ? remainder + kChunk : remainder;
