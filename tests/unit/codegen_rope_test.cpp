@@ -179,11 +179,25 @@ TEST(Rope, EveryParameterOfLlama3IsNeededAndHasBounds) {
 }
 
 TEST(Rope, Llama3RefusesFactorsInTheWrongOrder) {
-  for (const double high : {1.0, 0.5}) {
-    RopeSpec rope = llama3(64);
-    rope.parameters["high_freq_factor"] = high;
-    EXPECT_TRUE(throws<SpecError>([&] { validate(rope, 64); },
-                                  {"high_freq_factor = ", "low_freq_factor = 1"}));
+  RopeSpec rope = llama3(64);
+  rope.parameters["high_freq_factor"] = 0.5;
+  EXPECT_TRUE(throws<SpecError>([&] { validate(rope, 64); },
+                                {"high_freq_factor = 0.5", "low_freq_factor = 1"}));
+}
+
+// With equal factors, as in Llama 4 Scout, each frequency is kept or divided by the factor.
+TEST(Rope, Llama3InterpolatesNothingIfTheFactorsAreEqual) {
+  RopeSpec rope = llama3(64);
+  rope.parameters["high_freq_factor"] = 1.0;
+  EXPECT_NO_THROW(validate(rope, 64));
+  RopeSpec same_theta = neox(64);
+  same_theta.parameters["theta"] = rope.parameters["theta"];
+  const auto scaled = rope_variant("llama3").frequencies(rope);
+  const auto before = rope_variant("neox").frequencies(same_theta);
+  const double context = rope.parameters["original_max_position_embeddings"];
+  for (std::size_t i = 0; i < scaled.size(); ++i) {
+    const bool is_low = 2.0 * std::numbers::pi / before[i] > context;
+    EXPECT_DOUBLE_EQ(scaled[i], is_low ? before[i] / rope.parameters["factor"] : before[i]) << i;
   }
 }
 
