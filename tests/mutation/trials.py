@@ -160,6 +160,8 @@ TRIALS = [
     Trial("decode", documents([40, 20, 70, 33, 100], 2, kv_heads=2), DECODE, PREFILL),
     Trial("prefill fp8", documents([40, 70], 40, kv_heads=2, kv_dtype="float8_e4m3fn"), DECODE_FP8, PREFILL_FP8),
     Trial("decode fp8", documents([40, 20, 100], 2, kv_heads=2, kv_dtype="float8_e5m2"), DECODE_FP8, PREFILL_FP8),
+    Trial("prefill of raw keys", documents([40, 20, 70], 40, kv_heads=2, key_form="raw"), DECODE, PREFILL),
+    Trial("decode of raw keys", documents([40, 20, 70], 2, kv_heads=2, key_form="raw"), DECODE, PREFILL),
     Trial("decode of many rows", documents([40, 20, 70], 12, kv_heads=2), shape(1, 2, 32, 16, 3), PREFILL),
     # The single tile has equal KV splits, which wait for each other.
     Trial("equal splits", documents([256], 32, kv_heads=1), DECODE, PREFILL),
