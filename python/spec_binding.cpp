@@ -68,11 +68,6 @@ std::optional<Dtype> kv_dtype_of(const py::object& given, Dtype dtype) {
   return kv_dtype == dtype ? std::nullopt : std::optional(kv_dtype);
 }
 
-// Keys arrive as queries do, but raw ones where the pool holds raw keys.
-RopeForm append_form_by_default(const AttentionSpec& spec) {
-  return spec.key_form == KeyForm::kRaw ? RopeForm::kRaw : spec.query_form;
-}
-
 AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const PyRope& rope,
                         const py::object& dtype, const std::string& mask,
                         const std::string& query_form, const std::string& key_form,
@@ -94,7 +89,7 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   spec.sinks = sinks;
   spec.query_form = rope_form_from(query_form);
   spec.key_form = key_form_from(key_form);
-  spec.append_form = append_form ? rope_form_from(*append_form) : append_form_by_default(spec);
+  spec.append_form = append_form ? rope_form_from(*append_form) : spec.append_form_by_default();
   spec.scale = scale;
   spec.batch_invariant = batch_invariant;
   spec.temperature = temperature;
@@ -110,7 +105,7 @@ std::optional<std::string> optional_dtype_name(const py::object& dtype) {
 AttentionSpec with_arguments(AttentionSpec spec, const std::string& query_form,
                              const py::object& kv_dtype, bool batch_invariant, int ranks) {
   spec.query_form = rope_form_from(query_form);
-  spec.append_form = append_form_by_default(spec);
+  spec.append_form = spec.append_form_by_default();
   spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
   spec.batch_invariant = batch_invariant;
   validate(spec);

@@ -281,9 +281,8 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.mask) spec.mask = *options.mask;
   if (options.query_form) spec.query_form = rope_form_from(*options.query_form);
   if (options.key_form) spec.key_form = key_form_from(*options.key_form);
-  const RopeForm form_by_default =
-      spec.key_form == KeyForm::kRaw ? RopeForm::kRaw : spec.query_form;
-  spec.append_form = options.append_form ? rope_form_from(*options.append_form) : form_by_default;
+  spec.append_form =
+      options.append_form ? rope_form_from(*options.append_form) : spec.append_form_by_default();
   if (options.scale) spec.scale = options.scale;
   if (options.window) spec.mask_parameters["window"] = *options.window;
   if (options.chunk) spec.mask_parameters["chunk"] = *options.chunk;

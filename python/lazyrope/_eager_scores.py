@@ -1,4 +1,4 @@
-"""What plain PyTorch does to scores by logical positions: the masks, and the temperature of queries."""
+"""Plain PyTorch masks scores by logical positions here, and computes the temperature of queries."""
 
 from __future__ import annotations
 

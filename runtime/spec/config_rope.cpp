@@ -126,7 +126,7 @@ int rotary_dim(const Json& config, const ModelType& model, Json& rope, int head_
   return static_cast<int>(head_dim * fraction);
 }
 
-// What the parameters of a layer's RoPE depend on, besides the object that holds them.
+// The parameters of a layer's RoPE depend on this context, besides the object that holds them.
 struct RopeContext {
   const Json& config;
   const RopeUse& use;

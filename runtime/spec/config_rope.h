@@ -2,8 +2,8 @@
 
 #include "codegen/rope.h"
 #include "runtime/spec/layer_kinds.h"
-#include "runtime/spec/model_config.h"
 #include "runtime/spec/model_types.h"
+#include "runtime/spec/spec.h"
 
 namespace lazyrope {
 

@@ -12,15 +12,6 @@ namespace lazyrope {
 // no value.
 using LayerSpecs = std::vector<std::optional<AttentionSpec>>;
 
-// What RoPE of some models depends on, besides their config.
-struct RopeUse {
-  // The most tokens of a request. Without a value it is max_position_embeddings.
-  std::optional<int> max_model_len = {};
-  // With raw keys, dynamic NTK scaling beyond max_position_embeddings is that of a request of
-  // max_model_len tokens. The keys of the spec have this form.
-  KeyForm key_form = KeyForm::kLocal;
-};
-
 // Returns the attention of each layer of a model, as Hugging Face transformers makes it of the same
 // config. `json` is the text of its config.json: of version 5, with rope_parameters, or older, with
 // rope_theta and rope_scaling. Of a model of images or audio, the attention is that of its

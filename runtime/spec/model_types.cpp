@@ -39,6 +39,17 @@ Keys partial_keys() { return llama_keys() + Keys{"partial_rotary_factor"}; }
 Keys granite_keys() { return llama_keys() + Keys{"attention_multiplier"}; }
 Keys pattern_keys() { return window_keys() + Keys{"sliding_window_pattern"}; }
 
+Keys gemma2_keys() {
+  return window_keys() + Keys{"attn_logit_softcapping", "query_pre_attn_scalar"};
+}
+
+Json defaults_of_gemma2() {
+  return {{"sliding_window", 4096},
+          {"attn_logit_softcapping", 50.0},
+          {"query_pre_attn_scalar", 256},
+          {"head_dim", 256}};
+}
+
 // The defaults of Granite.
 Json unscaled() { return {{"num_key_value_heads", nullptr}, {"attention_multiplier", 1.0}}; }
 
@@ -299,11 +310,8 @@ std::vector<ModelType> plain_rows() {
        .defaults = {{"sliding_window", 4096}, {"max_window_layers", 28}, {"head_dim", 128}},
        .windows = Windows::kFromMaxWindowLayers},
       {.name = "gemma2",
-       .reads = window_keys() + Keys{"attn_logit_softcapping", "query_pre_attn_scalar"},
-       .defaults = {{"sliding_window", 4096},
-                    {"attn_logit_softcapping", 50.0},
-                    {"query_pre_attn_scalar", 256},
-                    {"head_dim", 256}},
+       .reads = gemma2_keys(),
+       .defaults = defaults_of_gemma2(),
        .windows = Windows::kEven},
       {.name = "phi3",
        .reads = window_keys() + Keys{"partial_rotary_factor"},
@@ -492,11 +500,8 @@ std::vector<ModelType> plain_rows() {
        .defaults = {{"sliding_window", 4096}},
        .windows = Windows::kAllByDefault},
       {.name = "vaultgemma",
-       .reads = window_keys() + Keys{"attn_logit_softcapping", "query_pre_attn_scalar"},
-       .defaults = {{"sliding_window", 4096},
-                    {"attn_logit_softcapping", 50.0},
-                    {"query_pre_attn_scalar", 256},
-                    {"head_dim", 256}},
+       .reads = gemma2_keys(),
+       .defaults = defaults_of_gemma2(),
        .windows = Windows::kEven},
       {.name = "exaone_moe",
        .reads = pattern_keys(),

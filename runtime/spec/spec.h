@@ -29,12 +29,25 @@ struct AttentionSpec {
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   int group_size() const { return num_q_heads / num_kv_heads; }
+  // New keys arrive as queries do, but raw where the pool holds raw keys.
+  RopeForm append_form_by_default() const {
+    return key_form == KeyForm::kRaw ? RopeForm::kRaw : query_form;
+  }
   // Returns the given scale or its default.
   double softmax_scale() const;
   // Returns the fields that kernels are specialised for.
   KernelSpec kernel_spec() const;
 
   bool operator==(const AttentionSpec&) const = default;
+};
+
+// The RoPE of some models depends on its use, besides their config.
+struct RopeUse {
+  // The most tokens of a request. Without a value it is max_position_embeddings.
+  std::optional<int> max_model_len = {};
+  // With raw keys, dynamic NTK scaling beyond max_position_embeddings is that of a request of
+  // max_model_len tokens. The keys of the spec have this form.
+  KeyForm key_form = KeyForm::kLocal;
 };
 
 // Throws SpecError, which names the first illegal field, its value and what is allowed.

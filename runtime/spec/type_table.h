@@ -5,7 +5,7 @@
 
 namespace lazyrope {
 
-// What attention_specs_from_hf() reads for a model type, in words.
+// A description says in words what attention_specs_from_hf() reads for a model type.
 struct TypeDescription {
   std::string name;
   std::string heads;    // the number of KV heads, and head_dim

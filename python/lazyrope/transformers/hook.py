@@ -20,7 +20,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """What a layer asks of its attention, beside queries, keys and values.
+    """A call of a layer's attention has these arguments beside queries, keys and values.
 
     Attributes:
         scale: The factor of the scores before softmax.

@@ -3,7 +3,7 @@
 // here, for source and target have the same.
 #pragma once
 
-#include "tile/fp8.cuh"
+#include "ops/store/fp8.cuh"
 
 namespace lazyrope {
 
@@ -30,10 +30,7 @@ struct MovedFp8Store {
 
   template <int kColumns>
   LAZYROPE_DEVICE static Run<kColumns> rotated(const float* x, float) {
-    Run<kColumns> run;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) run.byte[i] = static_cast<uint8>(Format::narrow(x[i]));
-    return run;
+    return Fp8Store<Element, Format>::template rotated<kColumns>(x, 1.0f);
   }
 
   template <int kColumns>
