@@ -182,6 +182,9 @@ void validate(const KernelConfig& config, const KernelSpec& spec, const Arch& ar
     throw SpecError(fmt::format(
         "kernel config: fixed_split_blocks = {}; it must be at least 1, or 0 for no fixed splits",
         config.fixed_split_blocks));
+  if (config.share_above_kib < 0)
+    throw SpecError(fmt::format("kernel config: share_above_kib = {}; it must be at least 0",
+                                config.share_above_kib));
   if (spec.batch_invariant && config.fixed_split_blocks == 0)
     throw SpecError(
         "kernel config: fixed_split_blocks = 0; with batch_invariant it must be at least 1");

@@ -56,6 +56,10 @@ struct KernelConfig {
   // then has at most this many KV blocks, unless a tile would have more than 16 splits, or a
   // request of prefill more than 128.
   int fixed_split_blocks = 0;
+  // With a cascade, a step shares segments only if that saves reading so many KiB of the pool. The
+  // shared step has a kernel launch of its own, and L2 serves a few megabytes anyway. Measured on an
+  // H200.
+  int share_above_kib = 96 * 1024;
 
   bool operator==(const KernelConfig&) const = default;
 };

@@ -94,6 +94,19 @@ void validate(const QueryTemperature& temperature) {
                                 temperature.offset, temperature.interval));
 }
 
+// The shared step knows a query's distance from the document, not its position.
+void validate_cascade(const KernelSpec& spec) {
+  if (!spec.cascade) return;
+  if (spec.batch_invariant)
+    throw SpecError(
+        "cascade with batch_invariant; what a request shares depends on the other requests of its "
+        "step: choose one of them");
+  if (spec.temperature && spec.query_form == RopeForm::kRaw)
+    throw SpecError(
+        R"(cascade with temperature and query_form = "raw"; multiply the queries by their temperature )"
+        R"(before the call and give query_form="rotated", or leave cascade out)");
+}
+
 }  // namespace
 
 std::string_view to_string(Dtype dtype) { return name_of(kKvDtypes, dtype); }
@@ -116,6 +129,7 @@ void validate(const KernelSpec& spec) {
     throw SpecError(fmt::format("softcap = {}; allowed are {} to {}, and 0 for none", spec.softcap,
                                 kMinSoftcap, kMaxSoftcap));
   if (spec.temperature) validate(*spec.temperature);
+  validate_cascade(spec);
   validate_kv_dtype(spec);
   validate_key_form(spec);
   validate(spec.rope, spec.head_dim);
@@ -133,6 +147,7 @@ std::string describe(const KernelSpec& spec) {
     text += fmt::format(", temperature (beta {}, interval {}, offset {})", spec.temperature->beta,
                         spec.temperature->interval, spec.temperature->offset);
   if (spec.batch_invariant) text += ", batch invariant";
+  if (spec.cascade) text += ", cascade";
   if (spec.key_form == KeyForm::kRaw) text += ", raw keys";
   if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));

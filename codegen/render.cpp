@@ -12,6 +12,7 @@
 #include "codegen/template_text.h"
 #include "templates/abi/attend_tma.h"
 #include "templates/abi/plan.h"
+#include "templates/abi/share.h"
 
 namespace lazyrope {
 namespace {
@@ -19,7 +20,8 @@ namespace {
 constexpr int kAppendThreads = 256;  // for plan_append, append and reposition
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
-    "plan", "attend_decode", "attend_prefill", "plan_append", "append", "reposition"};
+    "plan",  "attend_decode", "attend_prefill", "plan_append", "append",
+    "share", "attend_shared", "reposition"};
 
 // Returns each pair's angle per token (templates/ops/rotate.cuh).
 RopeTable revolutions_per_token(const KernelSpec& spec) {
@@ -153,10 +155,34 @@ struct Launch {
   RopeTable rope_table = {};
 };
 
-Launch attend_launch(const KernelSpec& spec, const TileConfig& config) {
+// Returns the spec of a shared step, whose segments every query sees. Its queries come as the
+// caller's do, and are rotated by the positions that the share kernel gives them.
+KernelSpec shared_spec(KernelSpec spec) {
+  spec.mask = "full";
+  spec.mask_parameters.clear();
+  spec.sinks = false;
+  spec.temperature.reset();
+  return spec;
+}
+
+// A kernel's part in the cascade (templates/abi/cascade.h).
+enum class CascadeRole { kNone, kDefers, kIsShared };
+
+// Returns the role of decode and prefill.
+CascadeRole role_of(const KernelSpec& spec) {
+  return spec.cascade ? CascadeRole::kDefers : CascadeRole::kNone;
+}
+
+Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRole role,
+                     bool is_prefill) {
   RopeTable table = revolutions_per_token(spec);
   TemplateValues values = rope_values(spec, table);
   values.merge(temperature_values(spec));
+  // In a shared step the positions of rotated queries differ, because those of their documents do.
+  const bool is_rotated = spec.query_form == RopeForm::kRotated;
+  // Prefill comes before decode, and that before the shared step.
+  const bool precedes_shared = role == CascadeRole::kDefers && !is_prefill;
+  const bool rotates_by_base = is_rotated && role != CascadeRole::kIsShared;
   TemplateType product = product_type(spec, config);
   const int shared_bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   values.insert({{"product_file", std::move(product.file)},
@@ -170,9 +196,14 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config) {
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},
                  {"sinks", spec.sinks ? "true" : "false"},
+                 {"kernel_macro", role == CascadeRole::kIsShared ? "LAZYROPE_EARLY_KERNEL" : "LAZYROPE_KERNEL"},
+                 {"is_shared", role == CascadeRole::kIsShared ? "true" : "false"},
+                 {"defers", role == CascadeRole::kDefers ? "true" : "false"},
+                 {"precedes_shared", precedes_shared ? "true" : "false"},
                  {"group_size", fmt::to_string(spec.group_size)},
                  {"raw_keys", spec.key_form == KeyForm::kRaw ? "true" : "false"},
-                 {"query_rotated", spec.query_form == RopeForm::kRotated ? "true" : "false"},
+                 {"query_rotated", rotates_by_base ? "true" : "false"},
+                 {"query_factor", is_rotated ? literal(1.0) : values.at("attention_factor")},
                  {"warps_m", fmt::to_string(config.warps_m)},
                  {"warps_n", fmt::to_string(config.warps_n)},
                  {"warp_m", fmt::to_string(config.warp_m)},
@@ -191,10 +222,22 @@ Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
            {"mask_arguments", mask_arguments(spec)},
            {"group_size", fmt::to_string(spec.group_size)},
            {"fixed_splits", config.fixed_split_blocks > 0 ? "true" : "false"},
-           {"joins_heads", config.heads_per_work_tile > 1 ? "true" : "false"}},
+           {"joins_heads", config.heads_per_work_tile > 1 ? "true" : "false"},
+           {"cascade", spec.cascade ? "true" : "false"},
+           {"params", spec.cascade ? "CascadePlanParams" : "PlanParams"}},
           kPlanThreads,
           1,
           kPlanSharedBytes};
+}
+
+Launch share_launch(const KernelSpec& spec) {
+  return {"kernel/share.cu.in",
+          {{"mask", mask_variant(spec.mask).file},
+           {"mask_arguments", mask_arguments(spec)},
+           {"query_rotated", spec.query_form == RopeForm::kRotated ? "true" : "false"}},
+          kShareThreads,
+          1,
+          kShareSharedBytes};
 }
 
 Launch append_launch(const KernelSpec& spec) {
@@ -222,13 +265,18 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
     case KernelKind::kPlan:
       return plan_launch(spec, config);
     case KernelKind::kAttendDecode:
-      return attend_launch(spec, config.decode);
+      return attend_launch(spec, config.decode, role_of(spec), /*is_prefill=*/false);
     case KernelKind::kAttendPrefill:
-      return attend_launch(spec, config.prefill);
+      return attend_launch(spec, config.prefill, role_of(spec), /*is_prefill=*/true);
     case KernelKind::kPlanAppend:
       return {"kernel/plan_append.cu.in", {}, kAppendThreads, 1, 0};
     case KernelKind::kAppend:
       return append_launch(spec);
+    case KernelKind::kShare:
+      return share_launch(spec);
+    case KernelKind::kAttendShared:
+      return attend_launch(shared_spec(spec), config.prefill, CascadeRole::kIsShared,
+                           /*is_prefill=*/true);
     case KernelKind::kReposition:
       return reposition_launch(spec);
   }
@@ -256,9 +304,11 @@ std::vector<KernelKind> kernel_kinds() {
   return kinds;
 }
 
-std::vector<KernelKind> attention_kernels() {
+std::vector<KernelKind> attention_kernels(const KernelSpec& spec) {
   std::vector<KernelKind> kinds = kernel_kinds();
-  std::erase(kinds, KernelKind::kReposition);
+  std::erase_if(kinds, [&](KernelKind kind) {
+    return kind == KernelKind::kReposition || (kind >= KernelKind::kShare && !spec.cascade);
+  });
   return kinds;
 }
 

@@ -12,15 +12,26 @@
 namespace lazyrope {
 
 // The kernels of an attention: the planner of a step, attend for requests with few rows (decode),
-// attend for requests with many rows (prefill), the planner of an append, and append. Reposition is
-// compiled separately, because few callers need it.
-enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppend, kReposition };
+// attend for requests with many rows (prefill), the planner of an append, and append. With a cascade
+// there are two more: share, which makes the shared step, and attend for it. Reposition is compiled separately, because few callers need it.
+enum class KernelKind {
+  kPlan,
+  kAttendDecode,
+  kAttendPrefill,
+  kPlanAppend,
+  kAppend,
+  kShare,
+  kAttendShared,
+  kReposition
+};
 
-inline constexpr int kKernelKinds = 6;
+inline constexpr int kKernelKinds = 8;
 
 std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all
-std::vector<KernelKind> attention_kernels();  // all but reposition
+// Returns the kernels of an attention, in the order of KernelKind: all but reposition, and those of
+// the cascade only if the spec has one.
+std::vector<KernelKind> attention_kernels(const KernelSpec& spec = {});
 
 // The revolutions per token of each pair that a kernel rotates, as 64-bit binary fractions.
 using RopeTable = std::vector<std::uint64_t>;

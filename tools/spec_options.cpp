@@ -140,6 +140,9 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   app.add_flag("--batch-invariant", options.batch_invariant,
                "Make a request's output bits independent of its batch")
       ->group(kBothGroup);
+  app.add_flag("--cascade", options.cascade,
+               "Read segments that several requests share once per step")
+      ->group(kBothGroup);
   offer_values(add("--query-form", options.query_form, "FORM",
                    "raw, or rotated if the caller rotates queries (default: raw)"),
                forms);
@@ -290,6 +293,7 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (!options.temperature.empty()) spec.temperature = temperature_of(options.temperature);
   if (options.sinks) spec.sinks = true;
   if (options.batch_invariant) spec.batch_invariant = true;
+  if (options.cascade) spec.cascade = true;
   validate(spec);
   return tensor_parallel(std::move(spec), options.tensor_parallel);
 }

@@ -35,6 +35,7 @@ struct SpecOptions {
   std::vector<double> temperature;  // beta, interval and offset, or none
   bool sinks = false;
   bool batch_invariant = false;
+  bool cascade = false;
 };
 
 struct NamedSpec {

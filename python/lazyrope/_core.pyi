@@ -126,6 +126,7 @@ class KernelConfig:
         min_split_blocks: int = 2,
         heads_per_work_tile: int = 1,
         fixed_split_blocks: int = 0,
+        share_above_kib: int = 98304,
     ) -> None: ...
     @property
     def decode(self) -> TileConfig:
@@ -150,6 +151,10 @@ class KernelConfig:
         If it is not 0, the KV splits of a request do not depend on the other requests of the step. A split has this
         many blocks, or more if a tile would have more than 16 splits.
         """
+
+    @property
+    def share_above_kib(self) -> int:
+        """With a cascade, the KiB that a step must save reading to share segments."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...

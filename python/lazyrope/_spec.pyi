@@ -104,6 +104,7 @@ class AttentionSpec:
         kv_dtype: Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"] | _Dtype | type[Any] | None = None,
         batch_invariant: bool = False,
         temperature: QueryTemperature | None = None,
+        cascade: bool = False,
     ) -> None:
         """
         Args:
@@ -137,6 +138,10 @@ class AttentionSpec:
                 splits depend on the request alone. Steps with few requests are then slower.
             temperature: The factor of scores by the query's position. The kernel applies it to raw queries. Rotated
                 queries must arrive with it. None: no factor.
+            cascade: If True, the segments that several requests of a step read are read once for all of them, each
+                request at positions of its own (a position-free cascade). Each step finds these segments itself: they
+                read the same slots of the same pages, whatever list names the pages. It shares them where that saves
+                time, among requests with few query tokens.
 
         Raises:
             SpecError: A value is not allowed, or two values do not fit together.
@@ -154,6 +159,7 @@ class AttentionSpec:
         tensor_parallel: int = 1,
         max_model_len: int | None = None,
         key_form: Literal["local", "raw"] = "local",
+        cascade: bool = False,
     ) -> AttentionSpec:
         """Returns the attention of a Hugging Face model.
 
@@ -180,6 +186,7 @@ class AttentionSpec:
                 max_position_embeddings.
             key_form: "local", or "raw" for a pool of raw keys. With raw keys, dynamic NTK scaling beyond
                 max_position_embeddings is that of a request of exactly max_model_len tokens.
+            cascade: If True, segments that several requests read are read once, as in :class:`AttentionSpec`.
 
         Raises:
             SpecError: The config has an unknown model type or RoPE type, or a key that would change the result; the
@@ -202,6 +209,7 @@ class AttentionSpec:
         tensor_parallel: int = 1,
         max_model_len: int | None = None,
         key_form: Literal["local", "raw"] = "local",
+        cascade: bool = False,
     ) -> list[LayerGroup]:
         """Returns the attention of every layer of a Hugging Face model, as groups of layers with equal specs.
 
@@ -217,6 +225,7 @@ class AttentionSpec:
             tensor_parallel: As in :meth:`from_hf`.
             max_model_len: As in :meth:`from_hf`.
             key_form: As in :meth:`from_hf`.
+            cascade: As in :class:`AttentionSpec`.
 
         Returns:
             The groups, in the order of their first layers. Each layer with attention is in one of them. A config that
@@ -266,6 +275,8 @@ class AttentionSpec:
     def batch_invariant(self) -> bool: ...
     @property
     def temperature(self) -> QueryTemperature | None: ...
+    @property
+    def cascade(self) -> bool: ...
     @property
     def frequencies(self) -> list[float]:
         """The radians per token of each rotated pair, in fp64. The list has rotary_dim / 2 entries."""

@@ -115,7 +115,8 @@ std::vector<std::shared_ptr<const Kernel>> Attention::kernels() const {
 
 StepShape Attention::step_shape() const {
   return {spec_.group_size(),           spec_.num_kv_heads, spec_.head_dim,
-          bytes_of(spec_.pool_dtype()), spec_.mask,         spec_.mask_parameters};
+          bytes_of(spec_.pool_dtype()), spec_.mask,         spec_.mask_parameters,
+          spec_.cascade};
 }
 
 void Attention::check_step(const Step& step) const {
@@ -132,6 +133,7 @@ void Attention::check_step(const Step& step) const {
         shape.num_kv_heads, shape.group_size, shape.head_dim, 8 * shape.kv_bytes, shape.mask);
     for (const auto& [name, value] : shape.mask_parameters)
       text += fmt::format(", {} = {}", name, value);
+    if (shape.cascade) text += ", cascade";
     return fmt::format("{} ({})", text, describe(config));
   };
   throw SpecError(fmt::format(
@@ -147,13 +149,18 @@ std::unique_ptr<Step> Attention::make_step(const std::shared_ptr<const Device>& 
                                            PoolFormat format, StepCapacity capacity,
                                            Stream stream) const {
   check_arch(arch_, *device);
-  auto step = std::make_unique<Step>(device, shared_kernel(KernelKind::kPlan), step_shape(),
-                                     config_, format, capacity, stream);
+  StepKernels kernels = {shared_kernel(KernelKind::kPlan)};
+  if (spec_.cascade) kernels.share = shared_kernel(KernelKind::kShare);
+  auto step = std::make_unique<Step>(device, std::move(kernels), step_shape(), config_, format,
+                                     capacity, stream);
   step->refuse_mask_base(std::string(mask_base_refusal(spec_)));
   // Kernels are loaded now, because nothing can be loaded while a stream is captured.
   load(KernelKind::kPlan, *device);
   load(KernelKind::kAttendDecode, *device);
   if (step->serves(Step::kPrefill)) load(KernelKind::kAttendPrefill, *device);
+  if (step->cascade() != nullptr)
+    for (const KernelKind kind : {KernelKind::kShare, KernelKind::kAttendShared})
+      load(kind, *device);
   return step;
 }
 
@@ -240,6 +247,10 @@ AttendParams Attention::attend_params(const AttendTensors& t, const Step& step) 
                   t.lse->strides[1] * kFloatBytes};
   if (t.sinks) params.sinks = static_cast<const float*>(t.sinks->data);
   params.step = step.view();
+  if (const CascadeParams* cascade = step.cascade()) {
+    params.cascade = cascade->view;
+    params.shared_slot_bytes = cascade->slot_bytes;
+  }
   params.scale_log2 = static_cast<float>(spec_.softmax_scale() * std::numbers::log2e);
   return params;
 }
@@ -254,21 +265,30 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
     step.add_to(accessed);
     return accessed.ranges();
   };
-  const auto launch = [&](Step::Phase phase, KernelKind kind, const TileConfig& config) {
-    if (!step.serves(phase)) return;
+  const auto launch = [&](const StepView& view, const WorkView& work, KernelKind kind,
+                          const TileConfig& config) {
     TmaAttendParams with_maps;  // kernels of family sm80 read its first member only
     with_maps.attend = params;
-    with_maps.attend.work = step.work(phase);
+    with_maps.attend.step = view;
+    with_maps.attend.work = work;
     if (config.family == Family::kSm90a)
       with_maps.maps = pool_maps_.get(spec_, params.pool, t.pool.keys.shape[0],
                                       step.format().page_size, config.heads, device);
-    kernel(kind).on(device).launch(step.work(phase).num_ctas, &with_maps, stream, accessed_memory);
+    kernel(kind).on(device).launch(work.num_ctas, &with_maps, stream, accessed_memory);
+  };
+  const auto launch_phase = [&](Step::Phase phase, KernelKind kind, const TileConfig& config) {
+    if (step.serves(phase)) launch(step.view(), step.work(phase), kind, config);
   };
   // A kernel that is still being compiled (DeferredKernel) is awaited before a launch begins.
   if (step.serves(Step::kPrefill)) (void)kernel(KernelKind::kAttendPrefill);
   step.memory().run([&] {
-    launch(Step::kPrefill, KernelKind::kAttendPrefill, config_.prefill);
-    launch(Step::kDecode, KernelKind::kAttendDecode, config_.decode);
+    launch_phase(Step::kPrefill, KernelKind::kAttendPrefill, config_.prefill);
+    launch_phase(Step::kDecode, KernelKind::kAttendDecode, config_.decode);
+    // The shared step's kernel adds its results to those of the others, so it comes last.
+    const CascadeParams* cascade = step.cascade();
+    if (cascade == nullptr) return;
+    launch(cascade->plan.step, cascade->plan.phase[0].work, KernelKind::kAttendShared,
+           config_.prefill);
   });
 }
 

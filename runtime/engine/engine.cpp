@@ -91,10 +91,12 @@ Counter miss_of(const CachedBinary& cached) {
 int compile_rank(KernelKind kind) {
   switch (kind) {
     case KernelKind::kAttendPrefill:
+    case KernelKind::kAttendShared:
       return 0;
     case KernelKind::kAttendDecode:
       return 1;
     case KernelKind::kPlan:
+    case KernelKind::kShare:
       return 2;
     case KernelKind::kAppend:
       return 3;

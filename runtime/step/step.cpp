@@ -70,14 +70,16 @@ std::size_t step_bytes(const StepShape& shape, const KernelConfig& config, StepC
                        int sm_count) {
   if (sm_count < 1) throw SpecError(fmt::format("sm_count = {}; it must be at least 1", sm_count));
   PlanParams params{};
-  return lay_out_step(nullptr, shape, config, complete(capacity, shape), sm_count, params);
+  CascadeParams cascade{};
+  capacity = complete(capacity, shape);
+  return lay_out_step(nullptr, shape, config, capacity, sm_count, params) +
+         (shape.cascade ? lay_out_cascade(nullptr, shape, config, capacity, sm_count, cascade) : 0);
 }
 
-Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
-           StepShape shape, const KernelConfig& config, PoolFormat format, StepCapacity capacity,
-           Stream stream)
+Step::Step(std::shared_ptr<const Device> device, StepKernels kernels, StepShape shape,
+           const KernelConfig& config, PoolFormat format, StepCapacity capacity, Stream stream)
     : device_(std::move(device)),
-      planner_(std::move(planner)),
+      kernels_(std::move(kernels)),
       shape_(std::move(shape)),
       config_(config),
       format_(format),
@@ -87,8 +89,9 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
   const std::size_t bytes = step_bytes(shape_, config, capacity_, sms);
   check_room(to_string(capacity_), bytes, *device_);
   memory_ = std::make_unique<StepMemory>(device_, bytes, stream);
-  lay_out_step(static_cast<std::byte*>(memory_->buffer().data()), shape_, config, capacity_, sms,
-               params_);
+  auto* memory = static_cast<std::byte*>(memory_->buffer().data());
+  memory += lay_out_step(memory, shape_, config, capacity_, sms, params_);
+  if (shape_.cascade) lay_out_cascade(memory, shape_, config, capacity_, sms, cascade_);
 }
 
 void add_inputs(const StepTensors& tensors, AccessedMemory& accessed) {
@@ -140,12 +143,36 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   memory_->clear_if_broken(stream);
   const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
   memory_->run([&] {
-    planner_->on(*device_).launch(ctas, &params_, stream, [&] {
-      AccessedMemory accessed;
-      add_inputs(tensors, accessed);
-      add_to(accessed);
-      return accessed.ranges();
-    });
+    if (shape_.cascade)
+      plan_with_cascade(ctas, tensors, stream);
+    else
+      launch(*kernels_.plan, ctas, &params_, tensors, stream);
+  });
+}
+
+void Step::plan_with_cascade(int ctas, const StepTensors& tensors, Stream stream) {
+  int shared_ctas = 0;
+  if (cascade() != nullptr) {
+    cascade_.share.inputs = params_.inputs;
+    cascade_.share.page_size = params_.page_size;
+    cascade_.plan.inputs.page_size = params_.inputs.page_size;
+    cascade_.plan.inputs.pages = params_.inputs.pages;
+    cascade_.plan.page_size = params_.page_size;
+    params_.inputs.length = cascade_.share.private_length;
+    shared_ctas = cascade_.plan.num_planners;
+    launch(*kernels_.share, 1, &cascade_.share, tensors, stream);
+  }
+  const CascadePlanParams both = {params_, cascade_.plan, ctas, 0};
+  launch(*kernels_.plan, ctas + shared_ctas, &both, tensors, stream);
+}
+
+void Step::launch(const Kernel& kernel, int ctas, const void* params, const StepTensors& tensors,
+                  Stream stream) const {
+  kernel.on(*device_).launch(ctas, params, stream, [&] {
+    AccessedMemory accessed;
+    add_inputs(tensors, accessed);
+    add_to(accessed);
+    return accessed.ranges();
   });
 }
 

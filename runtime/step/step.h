@@ -10,6 +10,7 @@
 #include "runtime/step/step_memory.h"
 #include "runtime/step/step_types.h"
 #include "templates/abi/plan.h"
+#include "templates/abi/share.h"
 
 namespace lazyrope {
 
@@ -21,8 +22,23 @@ struct StepShape {
   int kv_bytes;  // bytes of an element of the pool
   std::string mask;
   MaskParameters mask_parameters = {};
+  bool cascade = false;
 
   bool operator==(const StepShape&) const = default;
+};
+
+// The parameters of a step's cascade (templates/abi/cascade.h).
+struct CascadeParams {
+  ShareParams share;
+  PlanParams plan;  // of the shared step, which has one phase
+  CascadeView view;
+  uint32 slot_bytes;  // bytes of the shared results of a slot
+};
+
+// The kernels that update() launches. Only steps with a cascade have `share`.
+struct StepKernels {
+  std::shared_ptr<const Kernel> plan;
+  std::shared_ptr<const Kernel> share = {};
 };
 
 // Adds the caller's arrays that the planner reads, which are all but the page lists.
@@ -42,7 +58,7 @@ std::size_t step_bytes(const StepShape& shape, const KernelConfig& config, StepC
 class Step {
  public:
   // Throws SpecError if the capacity or the page size is illegal.
-  Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner, StepShape shape,
+  Step(std::shared_ptr<const Device> device, StepKernels kernels, StepShape shape,
        const KernelConfig& config, PoolFormat format, StepCapacity capacity, Stream stream);
 
   // Makes update() refuse a mask_base. `why` is the error that it then throws.
@@ -76,6 +92,10 @@ class Step {
   bool serves(Phase phase) const { return params_.phase[phase].work.num_ctas > 0; }
   const StepView& view() const { return params_.step; }
   const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
+  // Returns the cascade, or null if the step has none.
+  const CascadeParams* cascade() const {
+    return cascade_.plan.num_planners > 0 ? &cascade_ : nullptr;
+  }
   // Adds the step's memory and its page lists, which every kernel of the step may access.
   void add_to(AccessedMemory& accessed) const;
   // The memory that view() and work() point into. Kernels write to it even if the step is const.
@@ -83,9 +103,13 @@ class Step {
 
  private:
   void check_shapes(const StepTensors& tensors) const;
+  // Makes the shared step, which takes segments from the step itself, and plans both.
+  void plan_with_cascade(int ctas, const StepTensors& tensors, Stream stream);
+  void launch(const Kernel& kernel, int ctas, const void* params, const StepTensors& tensors,
+              Stream stream) const;
 
   std::shared_ptr<const Device> device_;
-  std::shared_ptr<const Kernel> planner_;
+  StepKernels kernels_;
   StepShape shape_;
   KernelConfig config_;
   PoolFormat format_;
@@ -94,6 +118,7 @@ class Step {
   std::string mask_base_refusal_;       // empty: a mask_base is allowed
   std::optional<StepTensors> tensors_;  // the latest update's
   PlanParams params_{};
+  CascadeParams cascade_{};
   std::unique_ptr<StepMemory> memory_;
 };
 

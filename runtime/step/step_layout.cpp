@@ -150,7 +150,112 @@ int num_planners(const PlanParams& params, int sm_count) {
   return std::clamp((work_tiles + kWorkTiles - 1) / kWorkTiles, 1, std::max(max, 1));
 }
 
+// Returns the arrays of the shared step as the planner reads them. Each request has one segment.
+StepInputs inputs_of(const SharedStepArrays& arrays, const StepCapacity& capacity) {
+  StepInputs inputs{};
+  inputs.q_indptr = arrays.q_indptr;
+  inputs.segment_indptr = arrays.segment_indptr;
+  inputs.num_requests = capacity.requests;
+  inputs.num_segments = capacity.segments;
+  inputs.num_tokens = capacity.query_tokens;
+  inputs.q_position = arrays.q_position;
+  inputs.base = arrays.base;
+  inputs.start = arrays.start;
+  inputs.length = arrays.length;
+  inputs.lead = arrays.lead;
+  inputs.first_page = arrays.first_page;
+  return inputs;
+}
+
+void allocate_shared_step(Arena& arena, const StepCapacity& capacity, SharedStepArrays& arrays) {
+  arena.allocate(arrays.q_indptr, size(capacity.requests) + 1);
+  arena.allocate(arrays.segment_indptr, size(capacity.requests) + 1);
+  arena.allocate(arrays.q_position, size(capacity.query_tokens));
+  arena.allocate(arrays.counts, 1);
+  for (int32** array : {&arrays.base, &arrays.start, &arrays.length, &arrays.lead, &arrays.first_page})
+    arena.allocate(*array, size(capacity.segments));
+}
+
+// Returns the most query tokens of a request that shares segments. A request with more fills a tile
+// of the shared step's kernel by itself.
+int max_sharing_tokens(const StepShape& shape, const KernelConfig& config,
+                       const StepCapacity& capacity) {
+  return std::min(capacity.tokens_per_request,
+                  std::max((config.prefill.block_m() - 1) / shape.group_size, 1));
+}
+
+// A shared segment has at least two readers, each with at least one query token.
+StepCapacity shared_capacity(const StepCapacity& capacity, int tokens_per_request) {
+  const auto readers = static_cast<std::int64_t>(capacity.segments) * tokens_per_request;
+  const int tokens = static_cast<int>(std::min<std::int64_t>(readers, kMaxSharedTokens));
+  const int segments = std::min(capacity.segments, tokens) / 2;
+  return {segments, segments, tokens, tokens};
+}
+
+// Returns the most query tokens that read shared segments.
+std::size_t max_sharing(const StepCapacity& capacity, const StepCapacity& shared) {
+  return size(std::min(capacity.query_tokens, shared.query_tokens));
+}
+
+// Returns the least power of two that is at least `count` and kShareChunk.
+int table_segments(int count) {
+  int segments = kShareChunk;
+  while (segments < count) segments *= 2;
+  return segments;
+}
+
+void lay_out_share(Arena& arena, const StepShape& shape, const KernelConfig& config,
+                   const StepCapacity& capacity, const StepCapacity& shared, ShareParams& share) {
+  constexpr int kKib = 1024;
+  const int token_bytes = 2 * shape.num_kv_heads * shape.head_dim * shape.kv_bytes;
+  const auto min_saved = std::int64_t{config.share_above_kib} * kKib / token_bytes;
+  share.max_request_tokens = max_sharing_tokens(shape, config, capacity);
+  share.table_segments = table_segments(capacity.segments);
+  share.max_segments = shared.segments;
+  share.max_tokens = shared.query_tokens;
+  share.tile_tokens = std::max(config.prefill.block_m() / shape.group_size, 1);
+  share.min_length = kMinSharedLength;
+  share.min_saved_tokens =
+      static_cast<int32>(std::min<std::int64_t>(min_saved, std::numeric_limits<int32>::max()));
+  allocate_shared_step(arena, shared, share.shared);
+  arena.allocate(share.tokens, size(shared.query_tokens));
+  arena.allocate(share.slots, size(capacity.query_tokens));
+  arena.allocate(share.private_length, size(capacity.segments));
+  if (share.table_segments > kShareSegments)
+    arena.allocate(share.table, static_cast<std::size_t>(share_table_bytes(share.table_segments)));
+}
+
 }  // namespace
+
+std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const KernelConfig& config,
+                            const StepCapacity& capacity, int sm_count, CascadeParams& params) {
+  Arena arena(memory);
+  const StepCapacity shared =
+      shared_capacity(capacity, max_sharing_tokens(shape, config, capacity));
+  if (shared.segments == 0) return 0;
+  lay_out_share(arena, shape, config, capacity, shared, params.share);
+  arena.allocate(params.plan.step.header, 1);
+  arena.allocate(params.plan.step.segments, size(shared.segments));
+  arena.allocate(params.plan.step.positions, size(shared.query_tokens));
+  const int tile_rows = config.prefill.block_m();
+  const std::size_t rows = size(shared.query_tokens) * size(shape.group_size);
+  PlanPhase& phase = params.plan.phase[0];
+  lay_out_phase(arena, shape, config, config.prefill, shared,
+                {1, std::numeric_limits<int>::max(), tile_rows,
+                 rows / size(tile_rows) + size(shared.requests)},
+                sm_count, phase);
+  params.plan.num_planners = num_planners(params.plan, sm_count);
+  allocate_scratch(arena, size(params.plan.num_planners), phase.scratch);
+  params.plan.inputs = inputs_of(params.share.shared, shared);
+  params.plan.shared_counts = params.share.shared.counts;
+  params.view.tokens = params.share.tokens;
+  params.view.slots = params.share.slots;
+  params.slot_bytes = static_cast<uint32>(shape.num_kv_heads * shape.group_size *
+                                          shared_row_bytes(shape.head_dim));
+  arena.allocate(params.view.results,
+                 (size(shared.query_tokens) + max_sharing(capacity, shared)) * params.slot_bytes);
+  return arena.used();
+}
 
 std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const KernelConfig& config,
                          const StepCapacity& capacity, int sm_count, PlanParams& params) {

@@ -13,4 +13,9 @@ namespace lazyrope {
 std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const KernelConfig& config,
                          const StepCapacity& capacity, int sm_count, PlanParams& params);
 
+// Lays out the arrays of a step's cascade in the same way, and sets all parameters but the caller's
+// arrays and the page size. Returns 0 if the step has no room for two segments.
+std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const KernelConfig& config,
+                            const StepCapacity& capacity, int sm_count, CascadeParams& params);
+
 }  // namespace lazyrope

@@ -45,6 +45,17 @@ struct LseTensor {
   int64 head_stride;
 };
 
+struct SharedToken;
+struct SharedSlots;
+
+// The cascade of a launch (abi/cascade.h). Null pointers: the step shares nothing.
+struct CascadeView {
+  const SharedToken* tokens;  // [shared tokens]
+  const SharedSlots* slots;   // [query tokens]
+  uint8* results;             // [slots][query heads] rows of shared_row_bytes(head_dim)
+};
+static_assert(sizeof(CascadeView) == 24);
+
 struct AttendParams {
   TokenTensor q;
   KvPool pool;
@@ -53,9 +64,10 @@ struct AttendParams {
   const float* sinks;  // [heads], natural logarithms; null where the kernel takes none
   StepView step;
   WorkView work;
-  float scale_log2;  // softmax scale times log2(e)
-  uint32 unused;
+  float scale_log2;          // softmax scale times log2(e)
+  uint32 shared_slot_bytes;  // bytes of a slot of cascade.results
+  CascadeView cascade;
 };
-static_assert(sizeof(AttendParams) == 24 + 56 + 24 + 24 + 8 + 24 + 48 + 8);
+static_assert(sizeof(AttendParams) == 24 + 56 + 24 + 24 + 8 + 24 + 48 + 8 + 24);
 
 }  // namespace lazyrope

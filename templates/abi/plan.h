@@ -140,6 +140,12 @@ static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 
 inline constexpr int kPlanPhases = 2;
 
+// The number of requests and of query tokens of a shared step, in device memory.
+struct SharedCounts {
+  int32 requests;
+  int32 tokens;
+};
+
 // The fields that the kernel needs first come first: their line of the constant cache is loaded
 // when the kernel begins.
 struct PlanParams {
@@ -150,7 +156,19 @@ struct PlanParams {
   int32 also_unused;
   StepView step;
   PlanPhase phase[kPlanPhases];
+  // Null unless the step is a shared one. Its requests have one segment each, which their query
+  // tokens see as a whole, and `inputs` has the greatest numbers.
+  const SharedCounts* shared_counts;
 };
-static_assert(sizeof(PlanParams) == 8 + 96 + 16 + 24 + 2 * 160);
+static_assert(sizeof(PlanParams) == 8 + 96 + 16 + 24 + 2 * 160 + 8);
+
+// Launch parameters of the planner where a step has a cascade (abi/cascade.h): it plans the step and
+// its shared step, which has the first phase only. The shared step's CTAs come last.
+struct CascadePlanParams {
+  PlanParams step;
+  PlanParams shared;
+  int32 step_ctas;  // of the step
+  int32 unused;
+};
 
 }  // namespace lazyrope

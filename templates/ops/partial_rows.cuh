@@ -48,15 +48,15 @@ class PartialRows {
 
   // Four lanes write a whole row together. Each has two of every eight columns, as in an
   // accumulator tile.
-  LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane, const float (&pairs)[kHeadDim / 8][2],
-                                   RowStats row_stats) const {
+  LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane,
+                                   const RowQuads<kHeadDim / 16>& pairs) const {
     uint8* to = at(split_.index, row);
 #pragma unroll
     for (int32 n = 0; n < kHeadDim / 8; ++n)
       st_relaxed_gpu(reinterpret_cast<Word2*>(to + lane * 8) + 4 * n,
-                     Word2{{nonzero(pairs[n][0]), nonzero(pairs[n][1])}});
+                     Word2{{nonzero(pairs.value[2 * n]), nonzero(pairs.value[2 * n + 1])}});
 #pragma unroll
-    for (int32 slice = lane; slice < kNumSlices; slice += 4) write_stats(to, slice, row_stats);
+    for (int32 slice = lane; slice < kNumSlices; slice += 4) write_stats(to, slice, pairs.stats);
   }
 
   // The words that a lane has loaded.

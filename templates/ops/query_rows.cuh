@@ -1,7 +1,7 @@
 // The query rows of a work tile in shared memory, and the work tile itself.
 #pragma once
 
-#include "abi/attend.h"
+#include "abi/cascade.h"
 #include "isa/async_copy.cuh"
 #include "isa/sync.cuh"
 #include "ops/team.cuh"
@@ -78,6 +78,21 @@ struct QueryRow {
         head(rows.kv_head * Spec::kGroupSize + (rows.first_row + row) % Spec::kGroupSize) {}
 };
 
+// Returns the row of q that has a token of the step.
+template <class Spec>
+LAZYROPE_DEVICE int64 row_of_query(const AttendParams& params, int64 token) {
+  if constexpr (Spec::kIsShared)
+    return ld_global_nc(&params.cascade.tokens[token].query_token);
+  else
+    return token;
+}
+
+// Returns how many rows of q are between those of a token of the step and of the next token.
+template <class Spec>
+LAZYROPE_DEVICE int64 rows_skipped_after(const AttendParams& params, int64 token) {
+  return row_of_query<Spec>(params, token + 1) - row_of_query<Spec>(params, token) - 1;
+}
+
 // Returns the rows of the work tile's KV head number `head`.
 LAZYROPE_DEVICE WorkTileRows rows_of_head(WorkTileRows rows, int32 head) {
   rows.kv_head += head;
@@ -89,15 +104,17 @@ LAZYROPE_DEVICE WorkTileRows rows_of_head(WorkTileRows rows, int32 head) {
 // threads of the team take part. The copies belong to the caller's next group of asynchronous
 // copies.
 template <class Spec, class Team, class Tile = SharedTile<Spec::kHeadDim>>
-LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, WorkTileRows rows,
+LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const AttendParams& params, WorkTileRows rows,
                                      int32 first_row, int32 num_rows, int32 to_row, int32 end_row) {
+  const TokenTensor& q = params.q;
 #pragma unroll 1
   for (int32 i = Team::rank(); i < (end_row - to_row) * Tile::kChunks; i += Team::size()) {
     const int32 row = i / Tile::kChunks;
     const int32 chunk = i % Tile::kChunks;
     const bool valid = row < num_rows;
     const QueryRow<Spec> from(rows, valid ? first_row + row : 0);
-    const uint8* source = static_cast<const uint8*>(q.data) + from.token * q.token_stride +
+    const uint8* source = static_cast<const uint8*>(q.data) +
+                          row_of_query<Spec>(params, from.token) * q.token_stride +
                           from.head * q.head_stride + chunk * 16;
     const bool is_filled = Tile::kChunks == Tile::kFilledChunks || chunk < Tile::kFilledChunks;
     cp_async_cg_16<true>(Tile::chunk(tile, to_row + row, chunk), source,
@@ -106,13 +123,13 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, WorkT
 }
 
 // Calls visit(chunk, address, exists) for each 16-byte chunk of kRows rows of a tile in shared
-// memory. `chunk` is the address in the tile, and `address` the one in a global tensor. The rows of
+// memory. `chunk` is the address in the tile, and `address` the one in q. The rows of
 // the tile from to_row on are the rows of one KV head of the work tile from first_row on. Only
 // num_rows of them exist. to_row is a multiple of 8, and a row has at most as many chunks as a warp
 // has lanes. One warp takes part. Each lane visits chunks of one column, so that the next row's
 // address takes little arithmetic.
 template <class Spec, class Tile, int32 kRows, class Visit>
-LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& tensor,
+LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const AttendParams& params,
                                           const WorkTileRows& rows, int32 first_row, int32 num_rows,
                                           int32 to_row, const Visit& visit) {
   static_assert(Tile::kChunks == Tile::kFilledChunks && Tile::kChunks <= kWarpThreads);
@@ -124,12 +141,14 @@ LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& ten
   const int32 begin = static_cast<int32>(lane / Tile::kChunks) * kColumnRows;
   const int32 chunk = static_cast<int32>(lane % Tile::kChunks);
   if (begin >= kRows) return;
+  const TokenTensor& tensor = params.q;
   const QueryRow<Spec> first(rows, begin < num_rows ? first_row + begin : 0);
   const uint8* address = static_cast<const uint8*>(tensor.data) +
-                         first.token * tensor.token_stride + first.head * tensor.head_stride +
-                         chunk * 16;
+                         row_of_query<Spec>(params, first.token) * tensor.token_stride +
+                         first.head * tensor.head_stride + chunk * 16;
   const int64 to_next_token = tensor.token_stride - (Spec::kGroupSize - 1) * tensor.head_stride;
   int32 heads_left = static_cast<int32>(Spec::kGroupSize - first.head % Spec::kGroupSize);
+  int64 token = first.token;
 #pragma unroll 1
   for (int32 row = begin; row < begin + kColumnRows; row += kOctet) {
     const SharedPtr octet = Tile::chunk(tile, to_row + row, chunk);
@@ -137,7 +156,12 @@ LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& ten
     for (int32 i = 0; i < kOctet; ++i) {
       visit(Tile::advance_rows(octet, i), address, row + i < num_rows);
       const bool is_last = --heads_left == 0;
-      if (row + i + 1 < num_rows) address += is_last ? to_next_token : tensor.head_stride;
+      if (row + i + 1 < num_rows) {
+        address += is_last ? to_next_token : tensor.head_stride;
+        if constexpr (Spec::kIsShared) {
+          if (is_last) address += tensor.token_stride * rows_skipped_after<Spec>(params, token++);
+        }
+      }
       if (is_last) heads_left = Spec::kGroupSize;
     }
   }

@@ -258,7 +258,7 @@ template <class Spec, bool kMayStoreBack, class Angles, class To, class From>
 class RowRotator {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
-  static constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
+  static constexpr float kFactor = Spec::kQueryFactor;
 
  public:
   // The lane's rows are `first` to `end` - 1; there may be none.

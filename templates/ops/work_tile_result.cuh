@@ -11,6 +11,7 @@ namespace lazyrope {
 template <class Spec, class Team = WholeCta, SliceWidth kSliceWidth = kNarrowSlices>
 class WorkTileResult {
   using Partials = SplitRows<Spec, kSliceWidth>;
+  using Output = typename ResultRows<Spec, Partials::kNumSlices>::Type;
 
  public:
   LAZYROPE_DEVICE WorkTileResult(const AttendParams& params, WorkTilePtr work_tile)
@@ -19,12 +20,12 @@ class WorkTileResult {
         rows_(work_tile.rows()),
         split_(work_tile.split()),
         num_combiners_(work_tile.num_combiners()),
-        output_(params.out, params.lse, ValueScales(params.pool), rows_),
+        output_(params.out, params.lse, ValueScales(params.pool), SlotsOf<Spec>(params), rows_),
         partial_(params.work, split_) {}
 
   // Tells whether the work tile has all keys of its rows, so that its result is the output.
   LAZYROPE_DEVICE bool is_unsplit() const { return split_.count == 1; }
-  LAZYROPE_DEVICE const OutputRows<Spec>& output() const { return output_; }
+  LAZYROPE_DEVICE const Output& output() const { return output_; }
   LAZYROPE_DEVICE const Partials& partial() const { return partial_; }
 
   // Writes columns 4 * quad to 4 * quad + 3 of a row of one of the work tile's KV heads.
@@ -42,28 +43,48 @@ class WorkTileResult {
         partial_.write(head * num_rows_ + row, quad + i * kStride, partials[i]);
       return;
     }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      output_.write_values(head, row, quad + i * kStride, partials[i]);
-    if (quad == 0) output_.write_lse(head, row, partials[0].stats);
+    output_.template write<kStride>(head, row, quad, joined(partials));
   }
 
   // Combines the tile's splits, after all rows of this split are written. All threads of the team
   // take part. With may_wait, the CTA has nothing to do afterwards.
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (!is_unsplit())
-      combine(params_.work, params_.out, params_.lse, ValueScales(params_.pool), rows_, split_,
-              num_combiners_, num_rows_, may_wait, flags);
+      combine(params_.work, params_.out, params_.lse, ValueScales(params_.pool),
+              SlotsOf<Spec>(params_), rows_, split_, num_combiners_, num_rows_, may_wait, flags);
+    else if constexpr (Spec::kIsShared)
+      count_rows();
   }
 
  private:
+  // Counts all slices of the rows of a shared step's work tile, after the team has written them.
+  LAZYROPE_DEVICE void count_rows() const {
+    Team::sync();
+    const int32 num_slices = num_rows_ * Partials::kNumSlices;
+#pragma unroll 1
+    for (int32 first = Team::rank() - lane_index(); first < num_slices; first += Team::size()) {
+      const int32 slice = first + lane_index();
+      output_.count_slice(slice < num_slices, slice / Partials::kNumSlices);
+    }
+  }
+
+  // Returns quads of one row, whose statistics are the same, as one result.
+  template <int kCount>
+  LAZYROPE_DEVICE static RowQuads<kCount> joined(const RowQuad (&quads)[kCount]) {
+    RowQuads<kCount> row;
+    row.stats = quads[0].stats;
+#pragma unroll
+    for (int i = 0; i < 4 * kCount; ++i) row.value[i] = quads[i / 4].value[i % 4];
+    return row;
+  }
+
   // This function is not inlined, because it would cost the main loop registers. Its parameters are
   // values: references would put them in memory, and the CTA would wait for them at its end.
   LAZYROPE_DEVICE_CALL static void combine(WorkView work, OutputTensor out, LseTensor lse,
-                                           ValueScales scales, WorkTileRows rows, KvSplit split,
-                                           int32 num_combiners, int32 num_rows, bool may_wait,
-                                           SharedPtr flags) {
-    const OutputRows<Spec> output(out, lse, scales, rows);
+                                           ValueScales scales, SlotsOf<Spec> slots,
+                                           WorkTileRows rows, KvSplit split, int32 num_combiners,
+                                           int32 num_rows, bool may_wait, SharedPtr flags) {
+    const Output output(out, lse, scales, slots, rows);
     const Partials partial(work, split);
     const TileCombiner<Spec, kSliceWidth> tile(output, partial, num_rows, rows.num_heads,
                                                split.count);
@@ -75,7 +96,7 @@ class WorkTileResult {
   WorkTileRows rows_;
   KvSplit split_;
   int32 num_combiners_;
-  OutputRows<Spec> output_;
+  Output output_;
   Partials partial_;
 };
 

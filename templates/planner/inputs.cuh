@@ -52,21 +52,32 @@ struct StepCopy {
 
 class CallerInputs {
  public:
-  LAZYROPE_DEVICE explicit CallerInputs(const PlanParams& params)
-      : in_(params.inputs), step_(params.step), page_size_(params.page_size) {}
+  // CTA `cta` of num_ctas copies its part of the step. `counts` is null unless the step is a shared
+  // one.
+  LAZYROPE_DEVICE CallerInputs(const PlanParams& params, int32 cta, int32 num_ctas,
+                               const SharedCounts* counts)
+      : in_(params.inputs),
+        step_(params.step),
+        page_size_(params.page_size),
+        cta_(cta),
+        num_ctas_(num_ctas),
+        num_requests_(counts == nullptr ? in_.num_requests : ld_global_nc(&counts->requests)),
+        num_copied_(counts == nullptr
+                        ? larger(in_.num_segments, in_.num_tokens)
+                        : larger(num_requests_, ld_global_nc(&counts->tokens))) {}
 
-  LAZYROPE_DEVICE int32 num_requests() const { return in_.num_requests; }
+  LAZYROPE_DEVICE int32 num_requests() const { return num_requests_; }
   LAZYROPE_DEVICE int32 position(int32 token) const { return ld_global_nc(in_.q_position + token); }
 
   // Returns the token range of request i, or an empty one after the last request.
   LAZYROPE_DEVICE TokenRange tokens(int32 i) const {
-    if (i >= in_.num_requests) return {0, 0};
+    if (i >= num_requests_) return {0, 0};
     return {ld_global_nc(in_.q_indptr + i), ld_global_nc(in_.q_indptr + i + 1)};
   }
 
   // Returns request i, or an empty one after the last.
   LAZYROPE_DEVICE RequestRange request(int32 i) const {
-    if (i >= in_.num_requests) return {0, 0, 0, 0};
+    if (i >= num_requests_) return {0, 0, 0, 0};
     return {ld_global_nc(in_.q_indptr + i), ld_global_nc(in_.q_indptr + i + 1),
             ld_global_nc(in_.segment_indptr + i), ld_global_nc(in_.segment_indptr + i + 1)};
   }
@@ -94,22 +105,22 @@ class CallerInputs {
   LAZYROPE_DEVICE StepCopy begin_copy() const {
     // The last warps come first, because the first warps write more work tiles.
     const int32 warp = kPlanThreads / kWarpThreads - 1 - warp_index();
-    return load((warp * grid_blocks() + block_index()) * kWarpThreads + lane_index());
+    return load((warp * num_ctas_ + cta_) * kWarpThreads + lane_index());
   }
   LAZYROPE_DEVICE void copy(StepCopy chunk) const {
-    if (block_index() == 0 && thread_index() == kPlanThreads - 1)
+    if (cta_ == 0 && thread_index() == kPlanThreads - 1)
       st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
 #pragma unroll 1
-    while (chunk.index < larger(in_.num_segments, in_.num_tokens)) {
+    while (chunk.index < num_copied_) {
       store(chunk);
-      chunk = load(chunk.index + grid_blocks() * kPlanThreads);
+      chunk = load(chunk.index + num_ctas_ * kPlanThreads);
     }
   }
 
   // Prefetches segments and positions to L2 where there are few requests, before it is known which
   // request needs which. The last warps do this, because they measure no tiles then.
   LAZYROPE_DEVICE void prefetch_segments() const {
-    if (in_.num_requests > kTilesAtOnce) return;
+    if (num_requests_ > kTilesAtOnce) return;
     const int32 i = (kPlanThreads - 1 - thread_index()) * kLineInts;
     if (i >= larger(in_.num_segments, in_.num_tokens)) return;
     if (i < in_.num_tokens) prefetch_global_l2(in_.q_position + i);
@@ -157,6 +168,10 @@ class CallerInputs {
   const StepInputs& in_;
   const StepView& step_;
   const Divisor& page_size_;
+  int32 cta_;
+  int32 num_ctas_;
+  int32 num_requests_;
+  int32 num_copied_;  // the number of segments or of query tokens, whichever is greater
 };
 
 }  // namespace lazyrope

@@ -78,11 +78,13 @@ class Planner {
  public:
   static_assert(Scan::kBytes == kPlanScanBytes);
 
-  LAZYROPE_DEVICE Planner(const PlanParams& params, SharedPtr memory)
+  // The CTA is CTA `cta` of the num_ctas that plan a step.
+  LAZYROPE_DEVICE Planner(const PlanParams& params, SharedPtr memory, int32 cta, int32 num_ctas)
       : params_(params),
-        planner_(block_index() - first_planner(params)),
-        phase_(params.phase[first_planner(params) == 0 ? 0 : 1]),
-        caller_(params),
+        planner_(cta < params.num_planners ? cta : cta - params.num_planners),
+        phase_(params.phase[cta < params.num_planners ? 0 : 1]),
+        counts_(Spec::kCascade ? params.shared_counts : nullptr),
+        caller_(params, cta, num_ctas, counts_),
         scan_(memory),
         shared_(generic(memory)),
         tiles_(shared_ + kPlanTableAt, phase_.scratch, planner_),
@@ -117,12 +119,6 @@ class Planner {
   }
 
  private:
-  // Returns the first CTA of those that plan this CTA's phase.
-  LAZYROPE_DEVICE static int32 first_planner(const PlanParams& params) {
-    static_assert(kPlanPhases == 2);
-    return block_index() < params.num_planners ? 0 : params.num_planners;
-  }
-
   // A tile as make_tiles() leaves it in the table, or as measured.
   struct TileRecord {
     TileRows rows;
@@ -381,8 +377,10 @@ class Planner {
   }
 
   // Returns the range of the positions of a tile's rows. A single token's position is returned as
-  // it is loaded: any arithmetic here would wait for the load.
+  // it is loaded: any arithmetic here would wait for the load. In a shared step the range is one in
+  // which every mask shows all keys.
   LAZYROPE_DEVICE PositionRange positions_of(const TileRows& rows) const {
+    if (counts_ != nullptr) return {kFirstPosition, kLastPosition};
     const int32 begin = rows.query_token + rows.first_row / Spec::kGroupSize;
     const int32 end = rows.query_token + ceil_div(rows.first_row + rows.num_rows, Spec::kGroupSize);
     int32 first = begin < end ? caller_.position(begin) : 0;
@@ -410,11 +408,27 @@ class Planner {
   const PlanParams& params_;
   int32 planner_;
   PlanPhase phase_;  // a copy in registers: its offset in the parameters depends on the CTA
+  const SharedCounts* counts_;
   CallerInputs caller_;
   Scan scan_;
   GenericPtr shared_;  // generic address, converted once because the conversion is slow
   PlanTable tiles_;
   Column<int32> few_costs_;
 };
+
+template <class Spec>
+LAZYROPE_DEVICE void plan_step(const PlanParams& params, SharedPtr memory) {
+  Planner<Spec>(params, memory, block_index(), grid_blocks()).plan();
+}
+
+// One instance of the code plans both steps.
+template <class Spec>
+LAZYROPE_DEVICE void plan_step(const CascadePlanParams& params, SharedPtr memory) {
+  const bool is_shared = block_index() >= params.step_ctas;
+  const int32 first = is_shared ? params.step_ctas : 0;
+  const int32 end = is_shared ? grid_blocks() : params.step_ctas;
+  Planner<Spec>(is_shared ? params.shared : params.step, memory, block_index() - first, end - first)
+      .plan();
+}
 
 }  // namespace lazyrope

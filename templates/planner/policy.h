@@ -65,6 +65,11 @@ inline constexpr int32 kQueueSpreadDivisor = 4;
 inline constexpr int32 kTailGroups = 4;  // last groups of KV heads, ordered together by cost
 inline constexpr int32 kMaxSortedTiles = 1024;
 
+// The cascade (planner/share.cuh): the fewest tokens of a shared segment, and the most query tokens
+// of a shared step, which bound the memory of its results.
+inline constexpr int32 kMinSharedLength = 64;
+inline constexpr int32 kMaxSharedTokens = 6144;
+
 // A work tile gets more KV heads only if the remaining units, cut into this many KV splits each,
 // are enough for all CTAs. So few splits are cheap to combine.
 inline constexpr int32 kMaxSplitsPerUnit = 4;

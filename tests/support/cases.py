@@ -72,6 +72,7 @@ class Setting:
     kv_dtype: str = "as dtype"
     batch_invariant: bool = False
     key_form: str = "local"
+    cascade: bool = False
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
@@ -85,6 +86,7 @@ class Setting:
             key_form=self.key_form,
             kv_dtype=self.kv_dtype if self.kv_dtype in FP8 else None,
             batch_invariant=self.batch_invariant,
+            cascade=self.cascade,
             **MASK_SIZES.get(self.mask, {}),
             **SCORES[self.scores],
         )

@@ -124,10 +124,13 @@ TEST(Render, AFieldChangesOnlyTheKernelsThatDependOnIt) {
 }
 
 TEST(Render, AnAttentionHasAllKernelsButReposition) {
-  std::vector<KernelKind> kinds = attention_kernels();
+  KernelSpec cascade = base_spec();
+  cascade.cascade = true;
+  std::vector<KernelKind> kinds = attention_kernels(cascade);
   EXPECT_EQ(std::ranges::count(kinds, KernelKind::kReposition), 0);
   kinds.push_back(KernelKind::kReposition);
   EXPECT_EQ(kinds, kernel_kinds());
+  EXPECT_EQ(attention_kernels(base_spec()).size(), kinds.size() - 3);
 }
 
 TEST(Render, ThePlannerDependsOnSharedWorkTilesAndFixedSplitsAlone) {

@@ -227,7 +227,7 @@ TEST(Attend, StepOfAnotherAttentionIsRefused) {
   Call call;
   const StepShape other = {
       .group_size = 2, .num_kv_heads = 1, .head_dim = 64, .kv_bytes = 2, .mask = "causal"};
-  Step step(emulator_device(), emulated().kernels().front(), other, emulated().config(), {},
+  Step step(emulator_device(), {emulated().kernels().front()}, other, emulated().config(), {},
             call.step->capacity(), nullptr);
   step.update(call.steps.step.tensors(), false, nullptr);
   EXPECT_TRUE(throws<SpecError>(

@@ -43,7 +43,7 @@ StepArrays legal_arrays() {
 class StepTest : public testing::Test {
  protected:
   Step make(StepCapacity capacity = kCapacity, PoolFormat format = {}) const {
-    return Step(device_, fake_kernel(KernelKind::kPlan), kShape, default_config(), format, capacity,
+    return Step(device_, {fake_kernel(KernelKind::kPlan)}, kShape, default_config(), format, capacity,
                 nullptr);
   }
 
@@ -237,7 +237,7 @@ TEST_P(BadStepValues, AreNamedWithTheirRequestAndSegment) {
   GetParam().change(arrays);
   StepCapacity capacity = kCapacity;
   capacity.tokens_per_request = 10;
-  Step step(std::make_shared<FakeDevice>(), fake_kernel(KernelKind::kPlan), kShape,
+  Step step(std::make_shared<FakeDevice>(), {fake_kernel(KernelKind::kPlan)}, kShape,
             default_config(), {}, capacity, nullptr);
   EXPECT_TRUE(throws<SpecError>([&] { step.update(arrays.tensors(), /*check=*/true, nullptr); },
                                 {GetParam().text}));

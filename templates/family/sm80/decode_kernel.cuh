@@ -319,7 +319,7 @@ class Sm80Decode {
     const int32 num_rows = this->num_rows();
 #pragma unroll 1
     for (int32 head = 0; head < num_heads; ++head)
-      copy_query_rows<Spec, WholeCta>(memory_ + kLayout.original, params_.q,
+      copy_query_rows<Spec, WholeCta>(memory_ + kLayout.original, params_,
                                       rows_of_head(work_tile().rows(), head), 0, num_rows,
                                       head * num_rows, (head + 1) * num_rows);
     copy_row_positions<Spec, WholeCta, kRows>(

@@ -215,7 +215,7 @@ class Sm80Prefill {
   LAZYROPE_DEVICE void rotate_queries(int32 base) const {
     const RowsOf<QueryTile> rows(queries());
     const int32 num_rows = smaller(work_tile().extent().num_rows - first_row(), Shape::kWarpM);
-    copy_query_rows<Spec, Team<kWarpThreads>>(queries(), params_.q, work_tile().rows(), first_row(),
+    copy_query_rows<Spec, Team<kWarpThreads>>(queries(), params_, work_tile().rows(), first_row(),
                                               num_rows, 0, Shape::kWarpM);
     cp_async_commit_group();
     cp_async_wait_group<0>();

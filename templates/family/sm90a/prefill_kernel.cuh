@@ -98,6 +98,10 @@ class Sm90aPrefill {
   LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     const Chunk first = SchedulerWarp<Memory>::first_work_tile(params.attend);
+    // Many launches of a shared step's kernel have no work.
+    if constexpr (Spec::kIsShared) {
+      if (shfl_sync_idx(first.word[1], 0) == 0) return;
+    }
     memory.init();
     const int32 warp = warp_uniform(warp_index());
     if (warp >= Memory::kProducerWarps) {

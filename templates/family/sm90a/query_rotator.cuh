@@ -139,7 +139,7 @@ class QueryRotator {
     if constexpr (kIsPrefill) {
       const int32 first = warp_ * kRotatorRows;
       for_each_query_chunk<Spec, Original, kRotatorRows>(
-          memory_.original(), params_.q, work_tile.rows(), first,
+          memory_.original(), params_, work_tile.rows(), first,
           work_tile.extent().num_rows - first, first,
           [](SharedPtr to, const uint8* from, bool exists) {
             cp_async_cg_16<true>(to, from, exists ? 16 : 0);
@@ -173,7 +173,7 @@ class QueryRotator {
 #pragma unroll
     for (int head = 0; head < Memory::kHeads; ++head) {
       const int32 to = head * Memory::kHeadRows;
-      copy_query_rows<Spec, Team>(memory_.original(), params_.q, rows_of_head(rows, head), 0,
+      copy_query_rows<Spec, Team>(memory_.original(), params_, rows_of_head(rows, head), 0,
                                   num_rows, to, to + num_rows);
     }
   }

@@ -161,7 +161,7 @@ class WarpgroupRows {
     const WorkTilePtr work_tile = this->work_tile();
     const int32 first = first_row();
     for_each_query_chunk<Spec, Tile, kWarpM>(
-        tile(), params_.q, work_tile.rows(), first, work_tile.extent().num_rows - first, first,
+        tile(), params_, work_tile.rows(), first, work_tile.extent().num_rows - first, first,
         [](SharedPtr chunk, const uint8* address, bool exists) {
           cp_async_cg_16<true>(chunk, address, exists ? 16 : 0);
         });

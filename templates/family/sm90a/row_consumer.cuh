@@ -299,10 +299,12 @@ class RowConsumer {
   LAZYROPE_DEVICE void store_result(WorkTilePtr work_tile) const {
     const int32 num_rows = work_tile.extent().num_rows;
     const Result result(params_, work_tile);
-    if (result.is_unsplit())
-      write_output(result.output(), num_rows);
+    if (!result.is_unsplit())
+      write_partial(result.partial(), num_rows);
+    else if constexpr (Spec::kIsShared)
+      write_partial(result.output(), num_rows);
     else
-      write_partial(result, num_rows);
+      write_output(result.output(), num_rows);
     result.finish(work_tile.is_last(), memory_.at + Memory::kFlags);
   }
 
@@ -316,44 +318,67 @@ class RowConsumer {
                   : RowStats{softmax_.maximum[0][1], softmax_.sum[0][1]};
   }
 
+  // Returns the lane's pairs of columns of one of its rows, in kOctets octets of columns from
+  // `octet` on.
+  template <int kOctets>
+  LAZYROPE_DEVICE RowQuads<kOctets / 2> lane_columns(int32 h, int octet) const {
+    RowQuads<kOctets / 2> columns;
+    columns.stats = stats(h);
+#pragma unroll
+    for (int i = 0; i < 2 * kOctets; ++i) columns.value[i] = column(h, octet + i / 2, i % 2);
+    return columns;
+  }
+
   // Four lanes exchange columns, so that each has eight consecutive ones. The exchange is outside
   // all branches.
   LAZYROPE_DEVICE void write_output(const OutputRows<Spec>& output, int32 num_rows) const {
     static_assert(kHeadDim % 32 == 0);
+    constexpr int kOctets = 4;
     const int32 lane = lane_index();
 #pragma unroll 1
     for (int32 h = 0; h < 2; ++h) {
       const int32 row = first_row() + row_of(lane, 2 * h);
       const bool exists = row < num_rows;
-      const RowStats stats = this->stats(h);
-      const float scale = output.scale_of(0, stats.sum);
+      uint8* slot = nullptr;
+      if constexpr (Spec::kDefers) {
+        if (exists) slot = output.slot_row(0, row);
+      }
+      const bool writes = exists && slot == nullptr;
       uint8* to = output.row_address(0, row) + lane % 4 * 16;
 #pragma unroll
-      for (int n = 0; n < kHeadDim / 8; n += 4) {
-        Chunk chunk;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          chunk.word[i] =
-              Spec::Element::pack(column(h, n + i, 0) * scale, column(h, n + i, 1) * scale);
-        transpose(chunk.word, 1);
-        if (exists) st_global(reinterpret_cast<Chunk*>(to + n * 16), chunk);
+      for (int octet = 0; octet < kHeadDim / 8; octet += kOctets) {
+        const auto columns = lane_columns<kOctets>(h, octet);
+        if constexpr (Spec::kDefers) {
+          if (slot != nullptr)
+            write_slot_pairs<kHeadDim>(slot, octet * 8 + lane % 4 * 2, columns);
+        }
+        write_columns(to + octet * 16, columns, output.scale_of(0, columns.stats.sum), writes);
+        if (octet == 0 && writes && lane % 4 == 0) output.write_lse(0, row, columns.stats);
       }
-      if (exists && lane % 4 == 0) output.write_lse(0, row, stats);
+    }
+  }
+  template <int kQuads>
+  LAZYROPE_DEVICE static void write_columns(uint8* to, const RowQuads<kQuads>& columns, float scale,
+                                            bool writes) {
+#pragma unroll
+    for (int i = 0; i < kQuads / 2; ++i) {
+      Chunk chunk;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair)
+        chunk.word[pair] = Spec::Element::pack(columns.value[8 * i + 2 * pair] * scale,
+                                               columns.value[8 * i + 2 * pair + 1] * scale);
+      transpose(chunk.word, 1);
+      if (writes) st_global(reinterpret_cast<Chunk*>(to + i * 64), chunk);
     }
   }
 
-  LAZYROPE_DEVICE void write_partial(const Result& result, int32 num_rows) const {
+  template <class Rows>
+  LAZYROPE_DEVICE void write_partial(const Rows& rows, int32 num_rows) const {
     const int32 lane = lane_index();
 #pragma unroll 1
     for (int32 h = 0; h < 2; ++h) {
       const int32 row = first_row() + row_of(lane, 2 * h);
-      float pairs[kHeadDim / 8][2];
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n) {
-        pairs[n][0] = column(h, n, 0);
-        pairs[n][1] = column(h, n, 1);
-      }
-      if (row < num_rows) result.partial().write_pairs(row, lane % 4, pairs, stats(h));
+      if (row < num_rows) rows.write_pairs(row, lane % 4, lane_columns<kHeadDim / 8>(h, 0));
     }
   }
 

@@ -14,6 +14,8 @@
   extern "C" void name(const void* params) { name##_text(*static_cast<const Params*>(params)); } \
   static void name##_text(const Params& params)
 
+#define LAZYROPE_EARLY_KERNEL LAZYROPE_KERNEL
+
 namespace lazyrope {
 
 // Each emulated kernel's library, and each test program, has its own pointer to the emulator.

@@ -21,6 +21,18 @@
   }                                                                              \
   LAZYROPE_DEVICE void name##_text(const Params& params)
 
+// Does the same for a kernel that reads nothing that the kernel ahead of it writes, and may begin
+// while that one ends, if that one began with griddepcontrol.wait. It waits at its end instead,
+// because kernels further on rely on both.
+#define LAZYROPE_EARLY_KERNEL(name, threads, blocks_per_sm, Params)              \
+  LAZYROPE_DEVICE void name##_text(const Params& params);                        \
+  extern "C" __global__ __launch_bounds__(                                       \
+      threads, blocks_per_sm) void name(const __grid_constant__ Params params) { \
+    name##_text(params);                                                         \
+    lazyrope::griddepcontrol_wait();                                             \
+  }                                                                              \
+  LAZYROPE_DEVICE void name##_text(const Params& params)
+
 namespace lazyrope {
 
 // The indices that a kernel reads from %tid again at each use: none (0), lane_index() (1), or

@@ -1,0 +1,55 @@
+// Launch parameters of the share kernel (planner/share.cuh). runtime/step fills them in.
+#pragma once
+
+#include "abi/cascade.h"
+#include "abi/plan.h"
+
+namespace lazyrope {
+
+// The shared step as the planner reads it, in device memory. The share kernel writes it. Request g
+// has segment g.
+struct SharedStepArrays {
+  int32* q_indptr;        // [max_segments + 1]
+  int32* segment_indptr;  // [max_segments + 1]
+  int32* q_position;      // [max_tokens]: distance of the query from the document's token 0
+  int32* base;            // [max_segments], like the next arrays
+  int32* start;
+  int32* length;
+  int32* lead;
+  int32* first_page;
+  SharedCounts* counts;
+};
+
+// Memory of the share kernel for each of the caller's segments. It is in shared memory where a step
+// has room for at most kShareSegments segments, otherwise in global memory.
+inline constexpr int32 kShareSegments = 2048;
+inline constexpr int32 kShareChunk = 64;  // the least size of a table; a warp sorts so many at once
+inline constexpr int32 kShareWordsPerSegment = 12;
+constexpr int64 share_table_bytes(int32 segments) {
+  return (int64{segments} + 1) * kShareWordsPerSegment * 4;
+}
+
+struct ShareParams {
+  StepInputs inputs;
+  Divisor page_size;
+  int32 max_request_tokens;  // requests with more tokens share nothing
+  SharedStepArrays shared;
+  SharedToken* tokens;    // [max_tokens]
+  SharedSlots* slots;     // [query tokens]
+  int32* private_length;  // [segments]: 0 where a segment is shared
+  uint8* table;           // null: the table is in shared memory
+  int32 table_segments;   // the segments that the table has room for: a power of two
+  int32 max_segments;     // the most segments and tokens of the shared step
+  int32 max_tokens;
+  int32 tile_tokens;        // query tokens of a tile of the shared step's kernel
+  int32 min_length;         // the fewest tokens of a shared segment
+  int32 min_saved_tokens;   // tokens that the step must save to share anything
+};
+static_assert(sizeof(ShareParams) == 96 + 16 + 72 + 32 + 24);
+
+inline constexpr int32 kShareThreads = 512;
+constexpr int32 kShareScanBytes = kShareThreads / 32 * 4;
+constexpr int32 kShareSharedBytes =
+    kShareScanBytes + static_cast<int32>(share_table_bytes(kShareSegments));
+
+}  // namespace lazyrope
