@@ -10,6 +10,7 @@ from tools.bench.limits import MeanLimit
 from tools.bench.prefill import MEANS, PREFILL
 from tools.bench.ropes import ropes
 from tools.bench.shapes import of_user
+from tools.bench.shared import shared
 
 TABLES = {
     "decode": DECODE,
@@ -17,6 +18,7 @@ TABLES = {
     "prefill": PREFILL,
     "breadth": breadth(),
     "ropes": ropes(),
+    "shared": shared(),
     "all": [of_user(shape) for shape in user.TABLES["all"]],
 }
 

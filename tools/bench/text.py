@@ -25,15 +25,16 @@ def shape_text(row: Row) -> str:
     kv_dtype = f", {row['kv_dtype']}" if row["kv_dtype"] != row["dtype"] else ""
     scores = "".join(
         f", {name} {row[name]}"
-        for name in ("window", "chunk", "softcap", "sinks", "temperature", "key_form", "batch_invariant")
+        for name in ("window", "chunk", "softcap", "sinks", "temperature", "key_form", "batch_invariant", "cascade")
         if name in row
     )
     about = "about " if "ragged" in row else ""
     first = f", {row['first_tokens']} of the first" if "first_tokens" in row else ""
+    stored = f", {row['distinct_tokens']} distinct tokens" if "distinct_tokens" in row else ""
     family = f", family {row['family']}" if "family" in row else ""
     return (
         f"{row['kernel']:10s} {row['batch']:3d} x {row['query_tokens']} over {context}{first} "
-        f"({heads}{kv_dtype}, {row['mask']}, {row['rope']}{scores}{family}, documents of {about}{row['doc_tokens']}, "
+        f"({heads}{kv_dtype}, {row['mask']}, {row['rope']}{scores}{family}, documents of {about}{row['doc_tokens']}{stored}, "
         f"pages of {row['page_size']}{', pools apart' if 'pools_apart' in row else ''})"
     )
 
@@ -51,6 +52,7 @@ def others_text(row: Row) -> str:
     times = [f"{name.removesuffix('_us')} {us:.1f} ({row['us'] / us:.3f}x)" for name, us in references.items()]
     times += [f"{name.removesuffix('_us')} {row[name]:.1f}" for name in ("plan_us", "step_us") if name in row]
     times += [f"{name} {us:.1f} ({row['us'] / us:.3f}x)" for name, us in row["own"].items()]
+    times += [f"plan of {name} {us:.1f}" for name, us in row.get("own_plan_us", {}).items()]
     times += [f"{name} {us:.1f}" for name, us in row["peers"].items()]
     times += [f"best peer {best:.1f} ({row['us'] / best:.3f}x)"] if best else []
     return "".join(f", {time}" for time in times)

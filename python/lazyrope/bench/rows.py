@@ -47,24 +47,26 @@ class Bench:
 
 
 class Requests:
-    """The requests of a row and their step. No two requests share a document, and the pages are shuffled."""
+    """The requests of a row and their step. The pages are shuffled."""
 
     def __init__(self, shape: Shape, bench: Bench) -> None:
         import torch
 
         requests = shape.documents
         documents = [length for request in requests for length in request]
-        pages = [math.ceil(length / shape.page_size) for length in documents]
+        stored = dict(zip(shape.document_ids, documents, strict=True))
+        pages = {i: math.ceil(length / shape.page_size) for i, length in stored.items()}
+        first_page = dict(zip(pages, accumulate(pages.values(), initial=0), strict=False))
         base = [position for bases in shape.bases for position in bases]
         tokens = shape.tokens
         position = [first + i for first, own in zip(shape.first_query, tokens, strict=True) for i in range(own)]
-        self.num_pages = sum(pages)
+        self.num_pages = sum(pages.values())
         segments = lazyrope.Segments(
             indptr=bench.ints(list(accumulate(map(len, requests), initial=0))),
             base=bench.ints(base),
             start=bench.ints([0] * len(documents)),
             length=bench.ints(documents),
-            first_page=bench.ints(list(accumulate(pages[:-1], initial=0))),
+            first_page=bench.ints([first_page[i] for i in shape.document_ids]),
         )
         self.metadata: dict[str, Any] = {
             "q_indptr": bench.ints(list(accumulate(tokens, initial=0))),
@@ -106,10 +108,13 @@ def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Shape] | None = 
     Returns:
         Microseconds: "us" of the kernel, "plan_us" of the planner, which runs once for all layers, "step_us" of both
         together, and "stream_us" of a plain sum over as many bytes. "quartiles_us" are those of "us" over "rounds".
+        "own" has the kernel's times at the other shapes, and "own_plan_us" the planner's.
     """
     lazy = LazyAttention(shape, bench)
     stream_by, stream = bench.stream.sum(shape.kv_bytes)
-    own_calls = {name: LazyAttention(other, bench).attend for name, other in (own or {}).items()}
+    others = {name: LazyAttention(other, bench) for name, other in (own or {}).items()}
+    own_calls = {name: other.attend for name, other in others.items()}
+    own_plans = {f"{name} plan": other.update for name, other in others.items()}
     peers = peer_calls(shape, bench.memory, bench.peers)
     calls: dict[str, Call] = {
         "us": lazy.attend,
@@ -117,12 +122,13 @@ def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Shape] | None = 
         "stream_us": stream,
         "step_us": lazy.plan_and_attend,
     }
-    samples = bench.timer.times({**calls, **own_calls, **peers})
+    samples = bench.timer.times({**calls, **own_calls, **own_plans, **peers})
     times = {name: statistics.median(us) for name, us in samples.items()}
     row: Row = {name: times[name] for name in calls}
     row["rounds"] = len(samples["us"])
     row["quartiles_us"] = [*statistics.quantiles(samples["us"], method="inclusive")[::2]]
     row["stream_by"] = stream_by
+    row["own_plan_us"] = {name: times[f"{name} plan"] for name in own_calls}
     row |= {"own": {name: times[name] for name in own_calls}, "peers": {name: times[name] for name in peers}}
     if shape.kernel == "decode":
         return row | {"tbps": shape.kv_bytes / times["us"] / 1e6}

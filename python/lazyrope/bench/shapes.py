@@ -109,6 +109,11 @@ class Shape:
         return [self.doc_tokens] * whole + ([rest] if rest else [])
 
     @property
+    def document_ids(self) -> list[int]:
+        """The stored document that each document of each request is. Those with one number are the same."""
+        return [*range(sum(map(len, self.documents)))]
+
+    @property
     def bases(self) -> list[list[int]]:
         """Position of the first token of each document of each request."""
         return [list(accumulate(lengths[:-1], initial=0)) for lengths in self.documents]

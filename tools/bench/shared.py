@@ -1,0 +1,98 @@
+"""The rows of ``python -m tools.bench shared``: steps in which several requests read the same documents."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from tools.bench.limits import Limit, aim
+from tools.bench.shapes import Overrides, Shape
+
+CASCADE: Overrides = {"cascade": True}
+ALONE = {"alone": {"options": {}}}  # each request reads its documents itself
+ANY_ORDER = "any order"  # every request has all documents, in an order of its own
+
+
+@dataclass(frozen=True)
+class SharedShape(Shape):
+    """A step whose requests choose their documents of doc_tokens tokens.
+
+    Attributes:
+        stored: the documents from which the requests choose; 0: no two requests share a document.
+        zipf: the exponent of their popularity, or ANY_ORDER.
+    """
+
+    stored: int = 0
+    zipf: float | str = 0.0
+
+    @property
+    def document_ids(self) -> list[int]:
+        if self.stored == 0:
+            return super().document_ids
+        chooser = random.Random(self.batch)
+        each = self.context // self.doc_tokens
+        return [i for _ in range(self.batch) for i in self._choice(chooser, each)]
+
+    def _choice(self, chooser: random.Random, count: int) -> list[int]:
+        """Returns different documents of one request."""
+        if isinstance(self.zipf, str):
+            return chooser.sample(range(self.stored), count)
+        weights = [1 / (rank + 1) ** self.zipf for rank in range(self.stored)]
+        chosen: list[int] = []
+        while len(chosen) < count:
+            (document,) = chooser.choices(range(self.stored), weights)
+            if document not in chosen:
+                chosen.append(document)
+        return chosen
+
+    @property
+    def kv_tokens(self) -> int:
+        """Stored tokens that at least one query sees."""
+        return len(set(self.document_ids)) * self.doc_tokens
+
+    def about(self) -> dict[str, Any]:
+        return super().about() | {"stored": self.stored, "zipf": self.zipf, "distinct_tokens": self.kv_tokens}
+
+
+def _shared(batch: int, documents: int, *factors: float, query_tokens: int = 1, **options: Any) -> SharedShape:
+    """Returns a row with the required and the aimed share of the time that the step takes without a cascade."""
+    doc_tokens = options.setdefault("doc_tokens", 2048)
+    kinds = (Limit, aim)
+    limits = tuple(kind("alone", factor=factor) for kind, factor in zip(kinds, factors, strict=False))
+    fields = {"options": CASCADE, "variants": ALONE, "peers": (), "limits": limits} | options
+    kernel = "decode" if query_tokens * 4 <= 16 else "prefill"
+    return SharedShape(kernel, batch, query_tokens, documents * doc_tokens, **fields)
+
+
+def _required() -> list[SharedShape]:
+    return [
+        _shared(32, 5, 0.52, 0.45, stored=100, zipf=1.1),
+        _shared(32, 5, 0.33, 0.27, stored=100, zipf=2.1),
+        _shared(128, 5, 0.28, 0.21, stored=100, zipf=1.1),
+        _shared(128, 5, 0.23, 0.16, stored=100, zipf=2.1),
+        _shared(32, 1, 0.15, 0.10, stored=1, doc_tokens=16384),
+        _shared(128, 1, 0.085, 0.06, stored=1, doc_tokens=16384),
+        _shared(256, 1, 0.11, 0.075, stored=1, doc_tokens=8192),
+        _shared(32, 5, 1.01, 1.00),
+        _shared(8, 5, 0.78, 0.68, stored=100, zipf=1.1),
+        _shared(128, 5, 0.30, 0.20, query_tokens=4, stored=5, zipf=ANY_ORDER),
+        _shared(64, 5, 0.75, 0.62, query_tokens=16, stored=5, zipf=ANY_ORDER),
+        _shared(32, 16, 1.01, query_tokens=64, stored=16, zipf=ANY_ORDER, doc_tokens=1024),
+    ]
+
+
+def _sweeps() -> list[SharedShape]:
+    rows = [_shared(2**i, 1, stored=1, doc_tokens=8192) for i in range(10)]
+    rows += [_shared(64, 5, stored=100, zipf=zipf) for zipf in (0.0, 0.6, 1.1, 1.6, 2.1)]
+    rows += [_shared(64, 16384 // n, stored=16384 // n, zipf=ANY_ORDER, doc_tokens=n) for n in (256, 1024, 4096)]
+    for head_dim in (64, 256):
+        rows.append(_shared(64, 5, stored=100, zipf=1.1, head_dim=head_dim))
+    for heads in ((8, 8), (64, 8)):
+        rows.append(_shared(64, 5, stored=100, zipf=1.1, heads=heads))
+    rows.append(_shared(64, 5, stored=100, zipf=1.1, kv_dtype="float8_e4m3fn"))
+    return rows
+
+
+def shared() -> list[SharedShape]:
+    return _required() + _sweeps()
