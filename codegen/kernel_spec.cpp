@@ -101,6 +101,9 @@ void validate_cascade(const KernelSpec& spec) {
     throw SpecError(
         "cascade with batch_invariant; what a request shares depends on the other requests of its "
         "step: choose one of them");
+  if (spec.key_form == KeyForm::kRaw)
+    throw SpecError(
+        R"(cascade with key_form = "raw"; the kernels of raw keys share no segments: leave one of them out)");
   if (spec.temperature && spec.query_form == RopeForm::kRaw)
     throw SpecError(
         R"(cascade with temperature and query_form = "raw"; multiply the queries by their temperature )"

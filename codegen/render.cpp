@@ -3,15 +3,18 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
 #include <set>
 
 #include "codegen/error.h"
+#include "codegen/rotated_keys.h"
 #include "codegen/template_text.h"
 #include "templates/abi/attend_tma.h"
 #include "templates/abi/plan.h"
+#include "templates/abi/rotation.h"
 #include "templates/abi/share.h"
 
 namespace lazyrope {
@@ -20,8 +23,9 @@ namespace {
 constexpr int kAppendThreads = 256;  // for plan_append, append and reposition
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
-    "plan",  "attend_decode", "attend_prefill", "plan_append", "append",
-    "share", "attend_shared", "reposition"};
+    "plan",          "attend_decode",  "attend_prefill", "plan_append",
+    "append",        "share",          "attend_shared",  "plan_rotation",
+    "rotate_keys",   "attend_rotated", "reposition"};
 
 // Returns each pair's angle per token (templates/ops/rotate.cuh).
 RopeTable revolutions_per_token(const KernelSpec& spec) {
@@ -260,6 +264,37 @@ Launch reposition_launch(const KernelSpec& spec) {
   return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0, std::move(table)};
 }
 
+Launch rotate_keys_launch(const KernelSpec& spec) {
+  RopeTable table = revolutions_per_token(spec);
+  TemplateValues values = rope_values(spec, table);
+  values.emplace("ctas_per_sm", fmt::to_string(kRotateKeysCtasPerSm));
+  return {"kernel/rotate_keys.cu.in",
+          std::move(values),
+          kRotateKeysThreads,
+          kRotateKeysCtasPerSm,
+          0,
+          std::move(table)};
+}
+
+// Returns the config that a kernel of this kind has its tile from.
+KernelConfig config_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& config,
+                       const Arch& arch) {
+  if (kind != KernelKind::kAttendRotated) return config;
+  return rotated_keys_config(spec, arch).value();
+}
+
+void check_kind(KernelKind kind, const KernelSpec& spec, const Arch& arch) {
+  const std::vector<KernelKind> kinds = kernel_kinds(spec, arch);
+  if (std::ranges::find(kinds, kind) != kinds.end()) return;
+  if (kind == KernelKind::kShare || kind == KernelKind::kAttendShared)
+    throw SpecError(fmt::format("kernel {}: the spec has none; specs with a cascade have it",
+                                to_string(kind)));
+  throw SpecError(
+      fmt::format("kernel {}: the spec has none on {} (key_form = \"{}\"); raw keys have it where "
+                  "local keys have a prefill kernel of family sm90a, but for batch_invariant specs",
+                  to_string(kind), arch.name, to_string(spec.key_form)));
+}
+
 Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& config) {
   switch (kind) {
     case KernelKind::kPlan:
@@ -276,6 +311,13 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
       return share_launch(spec);
     case KernelKind::kAttendShared:
       return attend_launch(shared_spec(spec), config.prefill, CascadeRole::kIsShared,
+                           /*is_prefill=*/true);
+    case KernelKind::kPlanRotation:
+      return {"kernel/plan_rotation.cu.in", {}, kPlanRotationThreads, 1, kPlanRotationSharedBytes};
+    case KernelKind::kRotateKeys:
+      return rotate_keys_launch(spec);
+    case KernelKind::kAttendRotated:
+      return attend_launch(rotated_keys_spec(spec), config.prefill, CascadeRole::kNone,
                            /*is_prefill=*/true);
     case KernelKind::kReposition:
       return reposition_launch(spec);
@@ -304,11 +346,23 @@ std::vector<KernelKind> kernel_kinds() {
   return kinds;
 }
 
-std::vector<KernelKind> attention_kernels(const KernelSpec& spec) {
-  std::vector<KernelKind> kinds = kernel_kinds();
-  std::erase_if(kinds, [&](KernelKind kind) {
-    return kind == KernelKind::kReposition || (kind >= KernelKind::kShare && !spec.cascade);
-  });
+std::vector<KernelKind> attention_kernels() {
+  using enum KernelKind;
+  return {kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppend};
+}
+
+std::vector<KernelKind> attention_kernels(const KernelSpec& spec, const Arch& arch) {
+  using enum KernelKind;
+  std::vector<KernelKind> kinds = attention_kernels();
+  if (spec.cascade) kinds.insert(kinds.end(), {kShare, kAttendShared});
+  if (rotated_keys_config(spec, arch))
+    kinds.insert(kinds.end(), {kPlanRotation, kRotateKeys, kAttendRotated});
+  return kinds;
+}
+
+std::vector<KernelKind> kernel_kinds(const KernelSpec& spec, const Arch& arch) {
+  std::vector<KernelKind> kinds = attention_kernels(spec, arch);
+  kinds.push_back(KernelKind::kReposition);
   return kinds;
 }
 
@@ -328,7 +382,9 @@ RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfi
                       const Arch& arch) {
   validate(spec);
   validate(config, spec, arch);
-  Launch launch = launch_of(kind, spec, config);
+  check_kind(kind, spec, arch);
+  const KernelConfig used_config = config_of(kind, spec, config, arch);
+  Launch launch = launch_of(kind, spec, used_config);
   std::string entry = fmt::format("lazyrope_{}", to_string(kind));
   launch.values.insert({{"entry", entry}, {"threads", fmt::to_string(launch.threads)}});
   // A kernel for the emulator keeps its own table, because the host's compiler computes with it.
@@ -340,7 +396,7 @@ RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfi
           launch.ctas_per_sm,
           launch.shared_bytes,
           described(spec, launch.rope_table),
-          describe(config),
+          describe(used_config),
           std::move(launch.rope_table)};
 }
 

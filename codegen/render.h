@@ -12,8 +12,11 @@
 namespace lazyrope {
 
 // The kernels of an attention: the planner of a step, attend for requests with few rows (decode),
-// attend for requests with many rows (prefill), the planner of an append, and append. With a cascade
-// there are two more: share, which makes the shared step, and attend for it. Reposition is compiled separately, because few callers need it.
+// attend for requests with many rows (prefill), the planner of an append, and append.
+// With a cascade (templates/abi/cascade.h) there are two more: share, which makes the shared step, and
+// attend for it. With rotated keys (codegen/rotated_keys.h) there are three more: the one that assigns
+// runs of scratch to the segments of a step, the one that rotates keys into the scratch, and attend
+// for the scratch. Reposition is compiled separately, because few callers need it.
 enum class KernelKind {
   kPlan,
   kAttendDecode,
@@ -22,16 +25,21 @@ enum class KernelKind {
   kAppend,
   kShare,
   kAttendShared,
+  kPlanRotation,
+  kRotateKeys,
+  kAttendRotated,
   kReposition
 };
 
-inline constexpr int kKernelKinds = 8;
+inline constexpr int kKernelKinds = 11;
 
 std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all
-// Returns the kernels of an attention, in the order of KernelKind: all but reposition, and those of
-// the cascade only if the spec has one.
-std::vector<KernelKind> attention_kernels(const KernelSpec& spec = {});
+std::vector<KernelKind> attention_kernels();  // those that every attention has
+
+// Return those that render() has for a spec on an arch: all of them, or all but reposition.
+std::vector<KernelKind> kernel_kinds(const KernelSpec& spec, const Arch& arch);
+std::vector<KernelKind> attention_kernels(const KernelSpec& spec, const Arch& arch);
 
 // The revolutions per token of each pair that a kernel rotates, as 64-bit binary fractions.
 using RopeTable = std::vector<std::uint64_t>;
@@ -53,8 +61,9 @@ struct RenderedKernel {
 // source does not have `rendered.rope_table` exactly once.
 RenderedKernel with_rope_table(RenderedKernel rendered, RopeTable table);
 
-// Renders the source of one kernel. Throws SpecError if the spec or the config is illegal. This
-// function reads no file and compiles nothing, and is safe to call from several threads.
+// Renders the source of one kernel. Throws SpecError if the spec or the config is illegal, or if
+// the spec has no such kernel on the arch. This function reads no file and compiles nothing, and is
+// safe to call from several threads.
 RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfig& config,
                       const Arch& arch);
 

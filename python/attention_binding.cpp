@@ -199,7 +199,7 @@ PyStep plan_batch(const Attention& self, PyBatch& batch, int page_size, const st
                   const py::object& capacity, bool check,
                   const std::optional<std::uintptr_t>& stream) {
   const StepCapacity step_capacity =
-      capacity.is_none() ? batch.batch->capacity() : step_capacity_from(capacity);
+      capacity.is_none() ? self.capacity_for(*batch.batch) : step_capacity_from(capacity);
   const Stream used_stream = batch.stream(stream);
   PyStep step(unlocked([&] {
     return self.make_step(device_of("pages", batch.batch->pages()), format_of(page_size, layout),

@@ -127,7 +127,8 @@ StepCapacity step_capacity_from(py::handle capacity) {
       .segments = capacity_field(capacity, "segments", kType),
       .query_tokens = capacity_field(capacity, "query_tokens", kType),
       .tokens_per_request =
-          optional_capacity_field(capacity, "tokens_per_request", kType).value_or(0)};
+          optional_capacity_field(capacity, "tokens_per_request", kType).value_or(0),
+      .rotated_tokens = capacity_field(capacity, "rotated_tokens", kType)};
   return result;
 }
 
@@ -144,7 +145,8 @@ AppendCapacity append_capacity_from(py::handle capacity) {
 }
 
 py::object capacity_object(const StepCapacity& c) {
-  return step_class("StepCapacity")(c.requests, c.segments, c.query_tokens, c.tokens_per_request);
+  return step_class("StepCapacity")(c.requests, c.segments, c.query_tokens, c.tokens_per_request,
+                                    c.rotated_tokens);
 }
 
 void PyStep::update(StepArguments given, bool check, const std::optional<std::uintptr_t>& stream) {

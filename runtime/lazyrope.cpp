@@ -50,8 +50,8 @@ void update(Step& step, const StepTensors& tensors, Stream stream, bool check) {
 
 std::shared_ptr<Step> plan(const Attention& attention, Batch& batch, PoolFormat format,
                            Stream stream, bool check) {
-  std::shared_ptr<Step> step =
-      attention.make_step(device_of("pages", batch.pages()), format, batch.capacity(), stream);
+  std::shared_ptr<Step> step = attention.make_step(device_of("pages", batch.pages()), format,
+                                                   attention.capacity_for(batch), stream);
   update(*step, batch, stream, check);
   return step;
 }

@@ -167,7 +167,7 @@ class CompiledKernel:
 
     @property
     def name(self) -> str:
-        """The kernel's name: "plan", "attend_decode", "attend_prefill", "plan_append", "append" or "reposition"."""
+        """The kernel's name, such as "attend_decode": a key of :attr:`Attention.kernels`, or "reposition"."""
 
     @property
     def arch(self) -> str:
@@ -274,7 +274,8 @@ class Attention:
             layout: "NHD" (pools are [pages, page_size, kv_heads, head_dim]) or "HND" ([pages, kv_heads, page_size,
                 head_dim]).
             capacity: The most that the step can hold, now and after :meth:`Step.update`. The default is exactly what
-                these tensors need, or the batch's capacity.
+                these tensors need, or the batch's capacity. For raw keys on Hopper, a batch's step also has scratch for
+                the rotated keys of its present requests, if that takes at most 1 GiB (``rotated_tokens``).
             check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
             stream: A cudaStream_t or CUstream. The default is the current stream of q_indptr's framework, or that of
                 the batch's ``pages``.
@@ -497,7 +498,10 @@ class Attention:
 
     @property
     def kernels(self) -> dict[str, CompiledKernel]:
-        """The kernels by name: "plan", "attend_decode", "attend_prefill", "plan_append" and "append"."""
+        """The kernels by name: "plan", "attend_decode", "attend_prefill", "plan_append" and "append".
+
+        With raw keys on Hopper, "plan_rotation", "rotate_keys" and "attend_rotated" come after them.
+        """
 
     @property
     def source(self) -> str:

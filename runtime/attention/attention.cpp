@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <numbers>
 #include <string_view>
 #include <utility>
 
 #include "codegen/error.h"
+#include "codegen/rotated_keys.h"
 #include "runtime/attention/pool.h"
 #include "runtime/attention/pool_maps.h"
 #include "runtime/base/trace.h"
@@ -19,6 +22,9 @@ namespace {
 
 constexpr int kNewChunkBytes = 8;  // alignment of new keys and values in bytes
 
+// The kernels that only a step with room for prefill needs.
+constexpr std::array kPrefillKernels = {KernelKind::kAttendPrefill, KernelKind::kAttendRotated};
+
 TokenTensor tokens_of(const TensorView& t) {
   return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
 }
@@ -29,6 +35,30 @@ std::vector<std::shared_ptr<DeferredKernel>> deferred(
   result.reserve(kernels.size());
   for (const auto& kernel : kernels) result.push_back(std::make_shared<DeferredKernel>(kernel));
   return result;
+}
+
+// The kernels of prefill, each with its index among all kernels of an attention.
+using PrefillKernels = std::vector<std::pair<std::ptrdiff_t, std::shared_ptr<DeferredKernel>>>;
+
+// Returns the kernels of prefill of the request, which are compiled when they are first needed.
+PrefillKernels prefill_kernels(const KernelSetRequest& request, const KernelConfig& config,
+                               Engine& engine, const CompileOptions& options) {
+  PrefillKernels kernels;
+  for (std::size_t i = 0; i < request.kinds.size(); ++i) {
+    const KernelKind kind = request.kinds[i];
+    if (std::ranges::find(kPrefillKernels, kind) == kPrefillKernels.end()) continue;
+    kernels.emplace_back(static_cast<std::ptrdiff_t>(i),
+                         std::make_shared<DeferredKernel>(
+                             engine,
+                             KernelRequest{render(kind, request.spec, config, *request.arch),
+                                           request.arch, request.name},
+                             EngineOptions{.allow_spills = options.engine.allow_spills,
+                                           .cache_only = options.engine.cache_only}));
+  }
+  options.defer_prefill([kernels] {
+    for (const auto& [index, kernel] : kernels) kernel->get();
+  });
+  return kernels;
 }
 
 // Returns why the kernels of a spec take no mask_base, or "".
@@ -78,26 +108,32 @@ std::shared_ptr<const Attention> Attention::compile_deferring(Engine& engine,
                                                               const AttentionSpec& spec,
                                                               const Arch& arch,
                                                               const CompileOptions& options) {
-  KernelSetRequest request = attention_set(spec, arch, options.config);
-  std::erase(request.kinds, KernelKind::kAttendPrefill);
-  const auto prefill_with = [&](const KernelConfig& config) {
-    auto prefill = std::make_shared<DeferredKernel>(
-        engine,
-        KernelRequest{render(KernelKind::kAttendPrefill, request.spec, config, arch), &arch,
-                      request.name},
-        EngineOptions{.allow_spills = options.engine.allow_spills,
-                      .cache_only = options.engine.cache_only});
-    options.defer_prefill([prefill] { prefill->get(); });
-    return prefill;
-  };
-  std::shared_ptr<DeferredKernel> prefill = prefill_with(request.configs.front());
-  const KernelSet set = compile_sets(engine, {request}, options.engine).front();
+  const KernelSetRequest request = attention_set(spec, arch, options.config);
+  PrefillKernels prefill = prefill_kernels(request, request.configs.front(), engine, options);
+  KernelSetRequest others = request;
+  for (const KernelKind kind : kPrefillKernels) std::erase(others.kinds, kind);
+  const KernelSet set = compile_sets(engine, {others}, options.engine).front();
   auto kernels = deferred(set.kernels());
-  if (set.config != request.configs.front()) prefill = prefill_with(set.config);
-  kernels.insert(kernels.begin() + static_cast<std::ptrdiff_t>(KernelKind::kAttendPrefill),
-                 std::move(prefill));
+  if (set.config != request.configs.front())
+    prefill = prefill_kernels(request, set.config, engine, options);
+  for (auto& [index, kernel] : prefill) kernels.insert(kernels.begin() + index, std::move(kernel));
   return std::shared_ptr<const Attention>(
       new Attention(spec, arch, set.config, std::move(kernels), options.tuning));
+}
+
+Attention::Attention(AttentionSpec spec, const Arch& arch, KernelConfig config,
+                     std::vector<std::shared_ptr<DeferredKernel>> kernels,
+                     std::shared_ptr<const Tuning> tuning)
+    : spec_(std::move(spec)),
+      arch_(arch),
+      config_(config),
+      rotated_config_(rotated_keys_config(spec_.kernel_spec(), arch)),
+      kernels_(std::move(kernels)),
+      tuning_(std::move(tuning)) {
+  index_of_.fill(kernels_.size());  // no kernel
+  const std::vector<KernelKind> kinds = attention_kernels(spec_.kernel_spec(), arch);
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    index_of_.at(static_cast<std::size_t>(kinds[i])) = i;
 }
 
 std::string Attention::compiler() const {
@@ -114,9 +150,20 @@ std::vector<std::shared_ptr<const Kernel>> Attention::kernels() const {
 }
 
 StepShape Attention::step_shape() const {
-  return {spec_.group_size(),           spec_.num_kv_heads, spec_.head_dim,
-          bytes_of(spec_.pool_dtype()), spec_.mask,         spec_.mask_parameters,
-          spec_.cascade};
+  return {spec_.group_size(), spec_.num_kv_heads,    spec_.head_dim,  bytes_of(spec_.pool_dtype()),
+          spec_.mask,         spec_.mask_parameters, rotated_config_, spec_.cascade};
+}
+
+StepCapacity Attention::capacity_for(const Batch& batch) const {
+  StepCapacity capacity = batch.capacity();
+  if (!rotated_config_ || capacity.rotated_tokens > 0) return capacity;
+  const std::int64_t tokens =
+      batch.run_slots(config_.decode.rows_per_head() / spec_.group_size() + 1);
+  const std::int64_t token_bytes =
+      std::int64_t{2} * spec_.num_kv_heads * spec_.head_dim * bytes_of(spec_.pool_dtype());
+  if (tokens * token_bytes <= kMaxDefaultScratch)
+    capacity.rotated_tokens = static_cast<int>(tokens);
+  return capacity;
 }
 
 void Attention::check_step(const Step& step) const {
@@ -134,6 +181,7 @@ void Attention::check_step(const Step& step) const {
     for (const auto& [name, value] : shape.mask_parameters)
       text += fmt::format(", {} = {}", name, value);
     if (shape.cascade) text += ", cascade";
+    if (shape.rotated) text += ", raw keys that are rotated in scratch";
     return fmt::format("{} ({})", text, describe(config));
   };
   throw SpecError(fmt::format(
@@ -151,6 +199,7 @@ std::unique_ptr<Step> Attention::make_step(const std::shared_ptr<const Device>& 
   check_arch(arch_, *device);
   StepKernels kernels = {shared_kernel(KernelKind::kPlan)};
   if (spec_.cascade) kernels.share = shared_kernel(KernelKind::kShare);
+  if (rotated_config_) kernels.plan_rotation = shared_kernel(KernelKind::kPlanRotation);
   auto step = std::make_unique<Step>(device, std::move(kernels), step_shape(), config_, format,
                                      capacity, stream);
   step->refuse_mask_base(std::string(mask_base_refusal(spec_)));
@@ -160,6 +209,10 @@ std::unique_ptr<Step> Attention::make_step(const std::shared_ptr<const Device>& 
   if (step->serves(Step::kPrefill)) load(KernelKind::kAttendPrefill, *device);
   if (step->cascade() != nullptr)
     for (const KernelKind kind : {KernelKind::kShare, KernelKind::kAttendShared})
+      load(kind, *device);
+  if (step->rotates())
+    for (const KernelKind kind :
+         {KernelKind::kPlanRotation, KernelKind::kRotateKeys, KernelKind::kAttendRotated})
       load(kind, *device);
   return step;
 }
@@ -255,6 +308,36 @@ AttendParams Attention::attend_params(const AttendTensors& t, const Step& step) 
   return params;
 }
 
+void Attention::launch_kernel(KernelKind kind, const TileConfig& tile, const AttendParams& params,
+                              std::int64_t pages, int page_size, const Device& device,
+                              Stream stream, AccessedMemoryFn accessed_memory) const {
+  TmaAttendParams with_maps;  // kernels of family sm80 read its first member only
+  with_maps.attend = params;
+  if (tile.family == Family::kSm90a)
+    with_maps.maps = pool_maps_.get(spec_, params.pool, pages, page_size, tile.heads, device);
+  kernel(kind).on(device).launch(params.work.num_ctas, &with_maps, stream, accessed_memory);
+}
+
+void Attention::attend_rotated(AttendParams params, const Step& step, Stream stream,
+                               AccessedMemoryFn accessed_memory) const {
+  constexpr int kCtasPerSm = 2 * kRotateKeysCtasPerSm;  // more would only wait for these
+  const Device& device = *step.device();
+  const StepRotation& rotation = step.rotation();
+  RotateKeysParams keys = rotation.keys;
+  keys.pool = params.pool;
+  const int max_runs = rotation.runs.max_runs;
+  const std::int64_t ctas = std::int64_t{max_runs} * spec_.num_kv_heads;
+  kernel(KernelKind::kRotateKeys)
+      .on(device)
+      .launch(static_cast<int>(std::min(ctas, std::int64_t{kCtasPerSm} * device.sm_count())), &keys,
+              stream, accessed_memory);
+  params.pool = keys.scratch;
+  params.step = rotation.plan.step;
+  params.work = rotation.plan.phase[0].work;
+  launch_kernel(KernelKind::kAttendRotated, rotated_config_.value().prefill, params, max_runs,
+                kRunSlots, device, stream, accessed_memory);
+}
+
 void Attention::launch_attend(const AttendParams& params, const AttendTensors& t, const Step& step,
                               Stream stream) const {
   const Device& device = *step.device();
@@ -267,21 +350,20 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
   };
   const auto launch = [&](const StepView& view, const WorkView& work, KernelKind kind,
                           const TileConfig& config) {
-    TmaAttendParams with_maps;  // kernels of family sm80 read its first member only
-    with_maps.attend = params;
-    with_maps.attend.step = view;
-    with_maps.attend.work = work;
-    if (config.family == Family::kSm90a)
-      with_maps.maps = pool_maps_.get(spec_, params.pool, t.pool.keys.shape[0],
-                                      step.format().page_size, config.heads, device);
-    kernel(kind).on(device).launch(work.num_ctas, &with_maps, stream, accessed_memory);
+    AttendParams with_work = params;
+    with_work.step = view;
+    with_work.work = work;
+    launch_kernel(kind, config, with_work, t.pool.keys.shape[0], step.format().page_size, device,
+                  stream, accessed_memory);
   };
   const auto launch_phase = [&](Step::Phase phase, KernelKind kind, const TileConfig& config) {
     if (step.serves(phase)) launch(step.view(), step.work(phase), kind, config);
   };
   // A kernel that is still being compiled (DeferredKernel) is awaited before a launch begins.
   if (step.serves(Step::kPrefill)) (void)kernel(KernelKind::kAttendPrefill);
+  if (step.rotates()) (void)kernel(KernelKind::kAttendRotated);
   step.memory().run([&] {
+    if (step.rotates()) attend_rotated(params, step, stream, accessed_memory);
     launch_phase(Step::kPrefill, KernelKind::kAttendPrefill, config_.prefill);
     launch_phase(Step::kDecode, KernelKind::kAttendDecode, config_.decode);
     // The shared step's kernel adds its results to those of the others, so it comes last.

@@ -12,6 +12,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/spec/spec.h"
 #include "runtime/step/append_step.h"
+#include "runtime/step/batch.h"
 #include "runtime/step/step.h"
 #include "templates/abi/attend.h"
 
@@ -65,6 +66,11 @@ class Attention {
   // needs.
   std::unique_ptr<Step> make_step(const std::shared_ptr<const Device>& device, PoolFormat format,
                                   StepCapacity capacity, Stream stream) const;
+  // Returns the capacity of a step for the batch. Where the kernels rotate keys into scratch and
+  // the batch's capacity has no rotated_tokens, it has scratch for the batch's present requests, if
+  // that takes at most kMaxDefaultScratch bytes.
+  StepCapacity capacity_for(const Batch& batch) const;
+  static constexpr std::int64_t kMaxDefaultScratch = std::int64_t{1} << 30;
   // Returns the device memory in bytes of a step of make_step(), on a GPU with sm_count SMs. Throws
   // SpecError.
   std::size_t step_bytes(StepCapacity capacity, int sm_count) const;
@@ -88,12 +94,7 @@ class Attention {
  private:
   Attention(AttentionSpec spec, const Arch& arch, KernelConfig config,
             std::vector<std::shared_ptr<DeferredKernel>> kernels,
-            std::shared_ptr<const Tuning> tuning)
-      : spec_(std::move(spec)),
-        arch_(arch),
-        config_(config),
-        kernels_(std::move(kernels)),
-        tuning_(std::move(tuning)) {}
+            std::shared_ptr<const Tuning> tuning);
 
   struct AttendTensors;
 
@@ -102,7 +103,7 @@ class Attention {
                                                             const Arch& arch,
                                                             const CompileOptions& options);
   const std::shared_ptr<const Kernel>& shared_kernel(KernelKind kind) const {
-    return kernels_.at(static_cast<std::size_t>(kind))->get();
+    return kernels_.at(index_of_.at(static_cast<std::size_t>(kind)))->get();
   }
   void load(KernelKind kind, const Device& device) const { kernel(kind).on(device); }
   StepShape step_shape() const;
@@ -115,8 +116,16 @@ class Attention {
   static void check_own_memory(const char* name, const TensorView& output,
                                const AttendTensors& tensors, const Step& step);
   void check_attend(const AttendTensors& tensors, const Step& step) const;
-  // Returns the parameters that both phases share; `work` is empty.
+  // Returns the parameters that all attend kernels share; `work` is empty.
   AttendParams attend_params(const AttendTensors& tensors, const Step& step) const;
+  // Launches an attend kernel with parameters that have the pool, the step and the work. The pool
+  // has `pages` pages of `page_size` slots.
+  void launch_kernel(KernelKind kind, const TileConfig& tile, const AttendParams& params,
+                     std::int64_t pages, int page_size, const Device& device, Stream stream,
+                     AccessedMemoryFn accessed_memory) const;
+  // Rotates the pool's keys into the step's scratch, and attends to it.
+  void attend_rotated(AttendParams params, const Step& step, Stream stream,
+                      AccessedMemoryFn accessed_memory) const;
   // Launches the kernel of each phase that the step serves.
   void launch_attend(const AttendParams& params, const AttendTensors& tensors, const Step& step,
                      Stream stream) const;
@@ -126,7 +135,9 @@ class Attention {
   AttentionSpec spec_;
   const Arch& arch_;
   KernelConfig config_;
-  std::vector<std::shared_ptr<DeferredKernel>> kernels_;  // by KernelKind
+  std::optional<KernelConfig> rotated_config_;            // codegen/rotated_keys.h
+  std::vector<std::shared_ptr<DeferredKernel>> kernels_;  // those of attention_kernels()
+  std::array<std::size_t, kKernelKinds> index_of_{};      // by KernelKind
   std::shared_ptr<const Tuning> tuning_;
   mutable PoolMapCache pool_maps_;
 };

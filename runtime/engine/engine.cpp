@@ -93,19 +93,25 @@ int compile_rank(KernelKind kind) {
     case KernelKind::kAttendPrefill:
     case KernelKind::kAttendShared:
       return 0;
-    case KernelKind::kAttendDecode:
+    case KernelKind::kAttendRotated:
       return 1;
+    case KernelKind::kAttendDecode:
+      return 2;
     case KernelKind::kPlan:
     case KernelKind::kShare:
-      return 2;
-    case KernelKind::kAppend:
       return 3;
-    case KernelKind::kReposition:
+    case KernelKind::kAppend:
       return 4;
-    case KernelKind::kPlanAppend:
+    case KernelKind::kRotateKeys:
       return 5;
+    case KernelKind::kReposition:
+      return 6;
+    case KernelKind::kPlanRotation:
+      return 7;
+    case KernelKind::kPlanAppend:
+      return 8;
   }
-  return 6;
+  return kKernelKinds;
 }
 
 // Returns a request for the same kernel, whose binary no kernel with another table can share.

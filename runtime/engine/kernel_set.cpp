@@ -71,7 +71,7 @@ KernelSetRequest attention_set(const AttentionSpec& spec, const Arch& arch,
   validate(spec);
   // The request has several configs, because some NVRTC may spill registers with the first one.
   const KernelSpec kernel_spec = spec.kernel_spec();
-  return {kernel_spec, &arch, attention_kernels(kernel_spec),
+  return {kernel_spec, &arch, attention_kernels(kernel_spec, arch),
           config ? std::vector{*config} : configs(kernel_spec, arch), describe(kernel_spec)};
 }
 

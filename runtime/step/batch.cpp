@@ -10,6 +10,7 @@
 #include "runtime/driver/device.h"
 #include "runtime/engine/devices.h"
 #include "runtime/step/checks.h"
+#include "templates/abi/step.h"
 
 namespace lazyrope {
 namespace {
@@ -74,6 +75,7 @@ StepCapacity complete(StepCapacity capacity) {
   check_at_least_0("segments", capacity.segments);
   check_at_least_0("query_tokens", capacity.query_tokens);
   check_at_least_0("tokens_per_request", capacity.tokens_per_request);
+  check_at_least_0("rotated_tokens", capacity.rotated_tokens);
   if (capacity.tokens_per_request == 0 || capacity.tokens_per_request > capacity.query_tokens)
     capacity.tokens_per_request = capacity.query_tokens;
   return capacity;
@@ -116,6 +118,20 @@ Batch::~Batch() = default;
 int Batch::num_requests() const { return count(values_.q_indptr.size()) - 1; }
 int Batch::num_segments() const { return count(values_.base.size()); }
 int Batch::num_tokens() const { return count(values_.q_position.size()); }
+
+std::int64_t Batch::run_slots(int min_tokens) const {
+  const Values& v = values_;
+  std::int64_t runs = 0;
+  for (std::size_t r = 0; r + 1 < v.q_indptr.size(); ++r) {
+    if (v.q_indptr[r + 1] - v.q_indptr[r] < min_tokens) continue;
+    for (int i = v.segment_indptr[r]; i < v.segment_indptr[r + 1]; ++i) {
+      const auto s = static_cast<std::size_t>(i);
+      if (v.length[s] > 0)
+        runs += (v.slot[s] % kRunSlots + std::int64_t{v.length[s]} + kRunSlots - 1) / kRunSlots;
+    }
+  }
+  return runs * kRunSlots;
+}
 
 StepCapacity Batch::capacity_for(std::span<const Request> requests) {
   std::size_t segments = 0;

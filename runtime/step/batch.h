@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -83,6 +84,10 @@ class Batch {
   // tensors are for pages of `page_size` slots, and valid until the next upload. Throws SpecError
   // if a segment's pages are beyond the page lists, or if the stream is being captured.
   StepTensors upload(int page_size, Stream stream);
+
+  // Returns the slots of all runs of 16 slots that have tokens of the segments of requests with at
+  // least min_tokens query tokens.
+  std::int64_t run_slots(int min_tokens) const;
 
   const StepCapacity& capacity() const { return capacity_; }
   const TensorView& pages() const { return pages_; }

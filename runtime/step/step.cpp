@@ -21,7 +21,19 @@ void check_count(const char* name, int value, int least) {
     throw SpecError(fmt::format("capacity: {} = {}; it must be at least {}", name, value, least));
 }
 
-StepCapacity complete(StepCapacity capacity, const StepShape& shape) {
+// Keys are rotated for prefill alone, and only where the attention has kernels for it.
+int complete_rotated_tokens(const StepCapacity& capacity, const StepShape& shape,
+                            const KernelConfig& config) {
+  constexpr int kMax = kMaxScratchRuns * kRunSlots;
+  check_count("rotated_tokens", capacity.rotated_tokens, 0);
+  if (capacity.rotated_tokens > kMax)
+    throw SpecError(fmt::format("capacity: rotated_tokens = {}; it must be at most {}",
+                                capacity.rotated_tokens, kMax));
+  const int rows = capacity.tokens_per_request * shape.group_size;
+  return shape.rotated && rows > config.decode.rows_per_head() ? capacity.rotated_tokens : 0;
+}
+
+StepCapacity complete(StepCapacity capacity, const StepShape& shape, const KernelConfig& config) {
   check_count("requests", capacity.requests, 0);
   check_count("segments", capacity.segments, 0);
   check_count("query_tokens", capacity.query_tokens, 0);
@@ -33,6 +45,7 @@ StepCapacity complete(StepCapacity capacity, const StepShape& shape) {
                     capacity.query_tokens, shape.group_size, kMaxRows));
   if (capacity.tokens_per_request == 0 || capacity.tokens_per_request > capacity.query_tokens)
     capacity.tokens_per_request = capacity.query_tokens;
+  capacity.rotated_tokens = complete_rotated_tokens(capacity, shape, config);
   return capacity;
 }
 
@@ -56,8 +69,11 @@ StepInputs inputs_of(const StepTensors& t, int page_size) {
 }  // namespace
 
 std::string to_string(const StepCapacity& c) {
-  return fmt::format("requests = {}, segments = {}, query_tokens = {}, tokens_per_request = {}",
-                     c.requests, c.segments, c.query_tokens, c.tokens_per_request);
+  const std::string text =
+      fmt::format("requests = {}, segments = {}, query_tokens = {}, tokens_per_request = {}",
+                  c.requests, c.segments, c.query_tokens, c.tokens_per_request);
+  return c.rotated_tokens > 0 ? fmt::format("{}, rotated_tokens = {}", text, c.rotated_tokens)
+                              : text;
 }
 
 void check_format(const PoolFormat& format) {
@@ -71,9 +87,11 @@ std::size_t step_bytes(const StepShape& shape, const KernelConfig& config, StepC
   if (sm_count < 1) throw SpecError(fmt::format("sm_count = {}; it must be at least 1", sm_count));
   PlanParams params{};
   CascadeParams cascade{};
-  capacity = complete(capacity, shape);
+  StepRotation rotation{};
+  capacity = complete(capacity, shape, config);
   return lay_out_step(nullptr, shape, config, capacity, sm_count, params) +
-         (shape.cascade ? lay_out_cascade(nullptr, shape, config, capacity, sm_count, cascade) : 0);
+         lay_out_rotation(nullptr, shape, capacity, sm_count, params, rotation) +
+         lay_out_cascade(nullptr, shape, config, capacity, sm_count, cascade);
 }
 
 Step::Step(std::shared_ptr<const Device> device, StepKernels kernels, StepShape shape,
@@ -83,7 +101,7 @@ Step::Step(std::shared_ptr<const Device> device, StepKernels kernels, StepShape 
       shape_(std::move(shape)),
       config_(config),
       format_(format),
-      capacity_(complete(capacity, shape_)) {
+      capacity_(complete(capacity, shape_, config_)) {
   check_format(format_);
   const int sms = device_->sm_count();
   const std::size_t bytes = step_bytes(shape_, config, capacity_, sms);
@@ -91,7 +109,8 @@ Step::Step(std::shared_ptr<const Device> device, StepKernels kernels, StepShape 
   memory_ = std::make_unique<StepMemory>(device_, bytes, stream);
   auto* memory = static_cast<std::byte*>(memory_->buffer().data());
   memory += lay_out_step(memory, shape_, config, capacity_, sms, params_);
-  if (shape_.cascade) lay_out_cascade(memory, shape_, config, capacity_, sms, cascade_);
+  memory += lay_out_rotation(memory, shape_, capacity_, sms, params_, rotation_);
+  lay_out_cascade(memory, shape_, config, capacity_, sms, cascade_);
 }
 
 void add_inputs(const StepTensors& tensors, AccessedMemory& accessed) {
@@ -142,15 +161,22 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   tensors_ = tensors;
   memory_->clear_if_broken(stream);
   const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
+  const auto accessed_memory = [&] {
+    AccessedMemory accessed;
+    add_inputs(tensors, accessed);
+    add_to(accessed);
+    return accessed.ranges();
+  };
   memory_->run([&] {
     if (shape_.cascade)
-      plan_with_cascade(ctas, tensors, stream);
+      plan_with_cascade(ctas, stream, accessed_memory);
     else
-      launch(*kernels_.plan, ctas, &params_, tensors, stream);
+      kernels_.plan->on(*device_).launch(ctas, &params_, stream, accessed_memory);
+    if (rotates()) plan_rotation(stream, accessed_memory);
   });
 }
 
-void Step::plan_with_cascade(int ctas, const StepTensors& tensors, Stream stream) {
+void Step::plan_with_cascade(int ctas, Stream stream, AccessedMemoryFn accessed_memory) {
   int shared_ctas = 0;
   if (cascade() != nullptr) {
     cascade_.share.inputs = params_.inputs;
@@ -160,20 +186,29 @@ void Step::plan_with_cascade(int ctas, const StepTensors& tensors, Stream stream
     cascade_.plan.page_size = params_.page_size;
     params_.inputs.length = cascade_.share.private_length;
     shared_ctas = cascade_.plan.num_planners;
-    launch(*kernels_.share, 1, &cascade_.share, tensors, stream);
+    kernels_.share->on(*device_).launch(1, &cascade_.share, stream, accessed_memory);
   }
   const CascadePlanParams both = {params_, cascade_.plan, ctas, 0};
-  launch(*kernels_.plan, ctas + shared_ctas, &both, tensors, stream);
+  kernels_.plan->on(*device_).launch(ctas + shared_ctas, &both, stream, accessed_memory);
 }
 
-void Step::launch(const Kernel& kernel, int ctas, const void* params, const StepTensors& tensors,
-                  Stream stream) const {
-  kernel.on(*device_).launch(ctas, params, stream, [&] {
-    AccessedMemory accessed;
-    add_inputs(tensors, accessed);
-    add_to(accessed);
-    return accessed.ranges();
-  });
+void Step::plan_rotation(Stream stream, AccessedMemoryFn accessed_memory) {
+  PlanRotationParams& runs = rotation_.runs;
+  runs.inputs = params_.inputs;
+  runs.page_size = params_.page_size;
+  kernels_.plan_rotation->on(*device_).launch(
+      (runs.max_runs + kPlanRotationThreads - 1) / kPlanRotationThreads, &runs, stream,
+      accessed_memory);
+  PlanParams& plan = rotation_.plan;
+  plan.inputs = params_.inputs;
+  plan.inputs.q_indptr = runs.rotated.q_indptr;
+  plan.inputs.first_page = runs.rotated.first_page;
+  plan.inputs.lead = runs.rotated.lead;
+  plan.inputs.length = runs.rotated.length;
+  plan.inputs.pages = runs.rotated.pages;
+  plan.inputs.page_size = kRunSlots;
+  plan.page_size = divisor(kRunSlots);
+  kernels_.plan->on(*device_).launch(plan.num_planners, &plan, stream, accessed_memory);
 }
 
 void Step::add_to(AccessedMemory& accessed) const {

@@ -7,6 +7,7 @@
 #include "runtime/driver/device.h"
 #include "runtime/engine/kernel.h"
 #include "runtime/step/accessed_memory.h"
+#include "runtime/step/rotation.h"
 #include "runtime/step/step_memory.h"
 #include "runtime/step/step_types.h"
 #include "templates/abi/plan.h"
@@ -22,6 +23,7 @@ struct StepShape {
   int kv_bytes;  // bytes of an element of the pool
   std::string mask;
   MaskParameters mask_parameters = {};
+  std::optional<KernelConfig> rotated = {};  // the config for rotated keys (codegen/rotated_keys.h)
   bool cascade = false;
 
   bool operator==(const StepShape&) const = default;
@@ -35,10 +37,12 @@ struct CascadeParams {
   uint32 slot_bytes;  // bytes of the shared results of a slot
 };
 
-// The kernels that update() launches. Only steps with a cascade have `share`.
+// The kernels that update() launches. Only a shape with a cascade has `share`, and only one with
+// `rotated` has plan_rotation.
 struct StepKernels {
   std::shared_ptr<const Kernel> plan;
   std::shared_ptr<const Kernel> share = {};
+  std::shared_ptr<const Kernel> plan_rotation = {};
 };
 
 // Adds the caller's arrays that the planner reads, which are all but the page lists.
@@ -92,6 +96,9 @@ class Step {
   bool serves(Phase phase) const { return params_.phase[phase].work.num_ctas > 0; }
   const StepView& view() const { return params_.step; }
   const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
+  // Returns true if the step has scratch for rotated keys.
+  bool rotates() const { return rotation_.runs.max_runs > 0; }
+  const StepRotation& rotation() const { return rotation_; }
   // Returns the cascade, or null if the step has none.
   const CascadeParams* cascade() const {
     return cascade_.plan.num_planners > 0 ? &cascade_ : nullptr;
@@ -104,9 +111,9 @@ class Step {
  private:
   void check_shapes(const StepTensors& tensors) const;
   // Makes the shared step, which takes segments from the step itself, and plans both.
-  void plan_with_cascade(int ctas, const StepTensors& tensors, Stream stream);
-  void launch(const Kernel& kernel, int ctas, const void* params, const StepTensors& tensors,
-              Stream stream) const;
+  void plan_with_cascade(int ctas, Stream stream, AccessedMemoryFn accessed_memory);
+  // Plans attention over the scratch. The planner has planned all other attention.
+  void plan_rotation(Stream stream, AccessedMemoryFn accessed_memory);
 
   std::shared_ptr<const Device> device_;
   StepKernels kernels_;
@@ -119,6 +126,7 @@ class Step {
   std::optional<StepTensors> tensors_;  // the latest update's
   PlanParams params_{};
   CascadeParams cascade_{};
+  StepRotation rotation_{};
   std::unique_ptr<StepMemory> memory_;
 };
 

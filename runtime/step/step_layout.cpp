@@ -134,6 +134,44 @@ void lay_out_phase(Arena& arena, const StepShape& shape, const KernelConfig& con
   allocate_work(arena, shape, {work_tiles, partials, counters, saved_queries, rows}, phase.work);
 }
 
+void allocate_step(Arena& arena, const StepCapacity& capacity, StepView& step) {
+  arena.allocate(step.header, 1);
+  arena.allocate(step.segments, size(capacity.segments));
+  arena.allocate(step.positions, size(capacity.query_tokens));
+}
+
+int num_runs(int tokens) { return (tokens + kRunSlots - 1) / kRunSlots; }
+
+// Allocates the arrays of plan_rotation. rotate_keys reads two of them.
+void allocate_runs(Arena& arena, const StepCapacity& capacity, StepRotation& rotation) {
+  PlanRotationParams& runs = rotation.runs;
+  arena.allocate(runs.rotated.q_indptr, size(capacity.requests) + 1);
+  arena.allocate(runs.rotated.first_page, size(capacity.segments));
+  arena.allocate(runs.rotated.lead, size(capacity.segments));
+  arena.allocate(runs.rotated.length, size(capacity.segments));
+  arena.allocate(runs.rotated.pages, size(runs.max_runs));
+  arena.allocate(runs.runs, size(runs.max_runs));
+  arena.allocate(runs.header, 1);
+  rotation.keys.runs = runs.runs;
+  rotation.keys.header = runs.header;
+}
+
+// Allocates the scratch, [runs, 16, kv_heads, head_dim], for keys and for values.
+void allocate_scratch_pool(Arena& arena, const StepShape& shape, int max_runs,
+                           RotateKeysParams& keys) {
+  KvPool& scratch = keys.scratch;
+  scratch.head_stride = static_cast<uint32>(shape.head_dim * shape.kv_bytes);
+  scratch.slot_stride = static_cast<uint32>(shape.num_kv_heads) * scratch.head_stride;
+  scratch.page_stride = kRunSlots * scratch.slot_stride;
+  keys.num_kv_heads = shape.num_kv_heads;
+  const std::size_t bytes = size(max_runs) * scratch.page_stride;
+  for (void** const pool : {&scratch.keys, &scratch.values}) {
+    std::byte* memory = nullptr;
+    arena.allocate(memory, bytes);
+    *pool = memory;
+  }
+}
+
 // Returns enough planners that each has few work tiles to write. More would be slower, because each
 // planner reads all tiles.
 int num_planners(const PlanParams& params, int sm_count) {
@@ -232,7 +270,7 @@ std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const Ker
   Arena arena(memory);
   const StepCapacity shared =
       shared_capacity(capacity, max_sharing_tokens(shape, config, capacity));
-  if (shared.segments == 0) return 0;
+  if (!shape.cascade || shared.segments == 0) return 0;
   lay_out_share(arena, shape, config, capacity, shared, params.share);
   arena.allocate(params.plan.step.header, 1);
   arena.allocate(params.plan.step.segments, size(shared.segments));
@@ -260,9 +298,7 @@ std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const Ker
 std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const KernelConfig& config,
                          const StepCapacity& capacity, int sm_count, PlanParams& params) {
   Arena arena(memory);
-  arena.allocate(params.step.header, 1);
-  arena.allocate(params.step.segments, size(capacity.segments));
-  arena.allocate(params.step.positions, size(capacity.query_tokens));
+  allocate_step(arena, capacity, params.step);
   constexpr int kAll = std::numeric_limits<int>::max();
   const int decode_rows = config.decode.rows_per_head();
   const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
@@ -286,6 +322,33 @@ std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const Kernel
   params.num_planners = num_planners(params, sm_count);
   for (PlanPhase& phase : params.phase)
     allocate_scratch(arena, size(params.num_planners), phase.scratch);
+  return arena.used();
+}
+
+std::size_t lay_out_rotation(std::byte* memory, const StepShape& shape,
+                             const StepCapacity& capacity, int sm_count, const PlanParams& params,
+                             StepRotation& rotation) {
+  rotation = {};
+  const PlanPhase& unrotated = params.phase[Step::kPrefill];
+  const int max_runs = num_runs(capacity.rotated_tokens);
+  if (!shape.rotated || max_runs == 0 || unrotated.work.num_ctas == 0) return 0;
+  Arena arena(memory);
+  rotation.runs.group_size = shape.group_size;
+  rotation.runs.min_rows = unrotated.min_rows;
+  rotation.runs.max_runs = max_runs;
+  rotation.runs.num_unrotated_ctas = unrotated.work.num_ctas;
+  rotation.runs.unrotated_work_tiles = unrotated.work.work_tiles;
+  allocate_runs(arena, capacity, rotation);
+  allocate_scratch_pool(arena, shape, max_runs, rotation.keys);
+  const TileConfig& tile = shape.rotated->prefill;
+  const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
+  allocate_step(arena, capacity, rotation.plan.step);
+  lay_out_phase(arena, shape, *shape.rotated, tile, capacity,
+                {unrotated.min_rows, unrotated.max_rows, tile.block_m(),
+                 rows / size(tile.block_m()) + size(capacity.requests)},
+                sm_count, rotation.plan.phase[0]);
+  rotation.plan.num_planners = num_planners(rotation.plan, sm_count);
+  allocate_scratch(arena, size(rotation.plan.num_planners), rotation.plan.phase[0].scratch);
   return arena.used();
 }
 

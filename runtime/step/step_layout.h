@@ -13,8 +13,17 @@ namespace lazyrope {
 std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const KernelConfig& config,
                          const StepCapacity& capacity, int sm_count, PlanParams& params);
 
+// Lays out the scratch for rotated keys, and the plan of attention over it, in the block at
+// `memory`. `params` are those of the same step, whose prefill kernel attends where the scratch
+// does not suffice. Returns the size of the block in bytes, or 0 for a step without scratch. A call
+// with a null `memory` only measures it.
+std::size_t lay_out_rotation(std::byte* memory, const StepShape& shape,
+                             const StepCapacity& capacity, int sm_count, const PlanParams& params,
+                             StepRotation& rotation);
+
 // Lays out the arrays of a step's cascade in the same way, and sets all parameters but the caller's
-// arrays and the page size. Returns 0 if the step has no room for two segments.
+// arrays and the page size. Returns 0 if the shape has no cascade or
+// the step no room for two segments.
 std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const KernelConfig& config,
                             const StepCapacity& capacity, int sm_count, CascadeParams& params);
 

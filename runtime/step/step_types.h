@@ -13,6 +13,9 @@ struct StepCapacity {
   int segments = 0;
   int query_tokens = 0;
   int tokens_per_request = 0;  // 0: query_tokens
+  // Tokens of the segments of prefill requests that the step has scratch for, in whole runs of 16
+  // slots of each segment. Only pools of raw keys use it (codegen/rotated_keys.h). 0: no scratch.
+  int rotated_tokens = 0;
 };
 
 std::string to_string(const StepCapacity& capacity);

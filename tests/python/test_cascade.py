@@ -17,7 +17,6 @@ from tests.support.shared_steps import always_shares, shared_case, with_private_
 
 SETTINGS = {
     "decode": Setting(head_dim=64, cascade=True),
-    "raw keys": Setting(head_dim=64, cascade=True, key_form="raw", rope="yarn"),
     "rotated queries": Setting(head_dim=64, cascade=True, query_form="rotated", rope="yarn"),
     "window": Setting(head_dim=64, cascade=True, mask="sliding_window"),
     "chunked": Setting(head_dim=64, cascade=True, mask="chunked"),
@@ -104,12 +103,14 @@ def test_a_step_with_room_for_one_segment_shares_nothing(build, device):
     check_case(fixture.case(fixture.queries(1), [in_order(fixture, [0], 1)]), kernel)
 
 
-def test_a_cascade_is_refused_where_the_batch_or_the_position_matters():
+def test_a_cascade_is_refused_where_it_would_change_the_answer():
     with pytest.raises(lazyrope.SpecError, match="cascade with batch_invariant"):
         replace(SETTINGS["decode"], batch_invariant=True).spec()
     with pytest.raises(lazyrope.SpecError, match='cascade with temperature and query_form = "raw"'):
         replace(SETTINGS["decode"], scores="temperature").spec()
     assert replace(SETTINGS["decode"], scores="temperature", query_form="rotated").spec().cascade
+    with pytest.raises(lazyrope.SpecError, match='cascade with key_form = "raw"'):
+        replace(SETTINGS["decode"], key_form="raw").spec()
 
 
 def test_share_above_kib_is_checked(build):

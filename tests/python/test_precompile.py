@@ -129,6 +129,26 @@ class TestFilling:
         }
         assert len(names(out)) == DISTINCT + len(ARCHS)
 
+    def test_raw_keys_have_kernels_that_rotate_them_on_hopper(self, precompile, tmp_path, models):
+        """A process without a compiler loads all of them."""
+        selection = ["--model", models[0], "--key-form", "raw", "--arch", ",".join(ARCHS)]
+        filled = kernels(precompile(tmp_path, "--json", selection=selection))
+        rotation = ["plan_rotation", "rotate_keys", "attend_rotated"]
+        assert [key[1:] for key in filled] == [
+            *(("sm_80", name) for name in KERNELS),
+            *(("sm_90a", name) for name in [*KERNELS, *rotation]),
+        ]
+        program = (
+            "import lazyrope, pathlib, sys; config = pathlib.Path(sys.argv[1]) / 'config.json'\n"
+            "spec = lazyrope.AttentionSpec.from_hf(config, key_form='raw')\n"
+            "kernels = lazyrope.compile(spec, arch='sm_90a').kernels\n"
+            "print(len(kernels), all(kernel.from_cache for kernel in kernels.values()))"
+        )
+        cache = environment(LAZYROPE_CACHE_DIR=tmp_path, **(NO_COMPILER | {"LAZYROPE_POLICY": "cache_only"}))
+        command = [sys.executable, "-c", program, str(models[0])]
+        done = subprocess.run(command, env=cache, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["8", "True"]
+
     def test_the_table_counts_kernels_by_state(self, precompile, out, filled):
         entry(out, filled[1], "grouped", "sm_80", "append").unlink()
         lines = precompile(out).stdout.splitlines()

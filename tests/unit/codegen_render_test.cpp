@@ -9,6 +9,7 @@
 #include "codegen/error.h"
 #include "codegen/mask.h"
 #include "codegen/render.h"
+#include "codegen/rotated_keys.h"
 #include "codegen/template_text.h"
 #include "tests/support/specs.h"
 #include "tests/support/throws.h"
@@ -26,14 +27,31 @@ RenderedKernel render_for(KernelKind kind, const KernelSpec& spec, const char* a
 
 Sources sources_of(const KernelSpec& spec) {
   Sources sources;
-  for (const KernelKind kind : kernel_kinds()) sources[kind] = render_for(kind, spec).source;
+  for (const KernelKind kind : kernel_kinds(spec, find_arch("sm_90a")))
+    sources[kind] = render_for(kind, spec).source;
   return sources;
 }
 
+KernelSpec raw_keys_spec() {
+  KernelSpec spec = base_spec();
+  spec.key_form = KeyForm::kRaw;
+  return spec;
+}
+KernelSpec cascade_spec() {
+  KernelSpec spec = base_spec();
+  spec.cascade = true;
+  return spec;
+}
+// Returns a spec that has a kernel of this kind on sm_90a.
+KernelSpec spec_with(KernelKind kind) {
+  const bool is_of_cascade = kind == KernelKind::kShare || kind == KernelKind::kAttendShared;
+  return is_of_cascade ? cascade_spec() : raw_keys_spec();
+}
+
 TEST(Render, SourcesAreSelfContained) {
-  for (const char* arch : {"sm_80", "emu:sm_80"})
+  for (const char* arch : {"sm_90a", "emu:sm_90a"})
     for (const KernelKind kind : kernel_kinds()) {
-      const std::string source = render_for(kind, base_spec(), arch).source;
+      const std::string source = render_for(kind, spec_with(kind), arch).source;
       for (const char* leftover : {"${", "#include", "#pragma once"})
         EXPECT_EQ(source.find(leftover), std::string::npos)
             << leftover << " in " << to_string(kind);
@@ -48,7 +66,7 @@ TEST(Render, LaunchFactsFollowTheConfig) {
   const KernelConfig config = configs(base_spec(), find_arch("sm_90a")).front();
   std::set<std::string> entries;
   for (const KernelKind kind : kernel_kinds()) {
-    const RenderedKernel kernel = render_for(kind, base_spec());
+    const RenderedKernel kernel = render_for(kind, spec_with(kind));
     entries.insert(kernel.entry);
     EXPECT_EQ(kernel.kind, kind);
     EXPECT_EQ(kernel.entry, "lazyrope_" + std::string(to_string(kind)));
@@ -124,13 +142,55 @@ TEST(Render, AFieldChangesOnlyTheKernelsThatDependOnIt) {
 }
 
 TEST(Render, AnAttentionHasAllKernelsButReposition) {
-  KernelSpec cascade = base_spec();
-  cascade.cascade = true;
-  std::vector<KernelKind> kinds = attention_kernels(cascade);
-  EXPECT_EQ(std::ranges::count(kinds, KernelKind::kReposition), 0);
-  kinds.push_back(KernelKind::kReposition);
-  EXPECT_EQ(kinds, kernel_kinds());
-  EXPECT_EQ(attention_kernels(base_spec()).size(), kinds.size() - 3);
+  const Arch& arch = find_arch("sm_90a");
+  for (const KernelSpec& spec : {base_spec(), raw_keys_spec(), cascade_spec()}) {
+    std::vector<KernelKind> kinds = attention_kernels(spec, arch);
+    EXPECT_EQ(std::ranges::count(kinds, KernelKind::kReposition), 0);
+    kinds.push_back(KernelKind::kReposition);
+    EXPECT_EQ(kinds, kernel_kinds(spec, arch));
+  }
+  EXPECT_EQ(attention_kernels(base_spec(), arch), attention_kernels());
+  std::set<KernelKind> all;
+  for (const KernelSpec& spec : {raw_keys_spec(), cascade_spec()})
+    for (const KernelKind kind : kernel_kinds(spec, arch)) all.insert(kind);
+  EXPECT_EQ(std::vector(all.begin(), all.end()), kernel_kinds());
+}
+
+TEST(RotatedKeys, HaveKernelsWhereLocalKeysHavePrefillOfFamilySm90a) {
+  const auto config_for = [](const std::function<void(KernelSpec&)>& change,
+                             const char* arch = "sm_90a") {
+    KernelSpec spec = raw_keys_spec();
+    change(spec);
+    return rotated_keys_config(spec, find_arch(arch));
+  };
+  const KernelConfig local = configs(base_spec(), find_arch("sm_90a")).front();
+  EXPECT_EQ(config_for([](KernelSpec&) {}), local);
+  EXPECT_TRUE(config_for([](KernelSpec&) {}, "emu:sm_90a"));
+  EXPECT_FALSE(config_for([](KernelSpec&) {}, "sm_100"));
+  EXPECT_FALSE(config_for([](KernelSpec& s) { s.key_form = KeyForm::kLocal; }));
+  EXPECT_FALSE(config_for([](KernelSpec& s) { s.batch_invariant = true; }));
+  EXPECT_FALSE(config_for([](KernelSpec& s) { s.head_dim = 80; }));
+}
+
+TEST(RotatedKeys, AreAttendedToByTheKernelOfLocalKeys) {
+  const RenderedKernel rotated = render_for(KernelKind::kAttendRotated, raw_keys_spec());
+  const RenderedKernel local = render_for(KernelKind::kAttendPrefill, base_spec());
+  std::string source = rotated.source;
+  source.replace(source.find(rotated.entry), rotated.entry.size(), local.entry);
+  EXPECT_EQ(source, local.source);
+  EXPECT_EQ(rotated.config, local.config);
+  EXPECT_EQ(rotated.shared_bytes, local.shared_bytes);
+}
+
+TEST(RotatedKeys, OtherSpecsHaveNoKernelsForThem) {
+  for (const KernelKind kind :
+       {KernelKind::kPlanRotation, KernelKind::kRotateKeys, KernelKind::kAttendRotated}) {
+    EXPECT_TRUE(throws<SpecError>(
+        [&] { render_for(kind, base_spec()); },
+        {"kernel " + std::string(to_string(kind)), "has none on sm_90a (key_form = \"local\")"}));
+    EXPECT_TRUE(throws<SpecError>([&] { render_for(kind, raw_keys_spec(), "sm_100"); },
+                                  {"has none on sm_100", "family sm90a"}));
+  }
 }
 
 TEST(Render, ThePlannerDependsOnSharedWorkTilesAndFixedSplitsAlone) {

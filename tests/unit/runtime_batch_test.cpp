@@ -85,6 +85,16 @@ TEST_F(BatchTest, TheSameMemoryHoldsTheNextRequests) {
   EXPECT_EQ(values_of(t.q_position), Ints{9});
 }
 
+// The segments of request 0 are in 3 runs of 16 slots and in one, that of request 2 is in one.
+TEST_F(BatchTest, RunSlotsAreThoseOfRequestsWithEnoughTokens) {
+  Batch batch = make();
+  EXPECT_EQ(batch.run_slots(1), 0);
+  batch.fill(requests_);
+  EXPECT_EQ(batch.run_slots(1), 5 * 16);
+  EXPECT_EQ(batch.run_slots(2), 4 * 16);
+  EXPECT_EQ(batch.run_slots(3), 0);
+}
+
 TEST_F(BatchTest, CapacityForIsExact) {
   const StepCapacity capacity = Batch::capacity_for(requests_);
   EXPECT_EQ(capacity.requests, 3);

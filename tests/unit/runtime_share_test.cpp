@@ -195,7 +195,7 @@ class ShareTest : public testing::TestWithParam<Setting> {
                                    .segments = static_cast<int>(step.base.size()),
                                    .query_tokens = static_cast<int>(step.q_position.size()),
                                    .tokens_per_request = setting_.max_tokens};
-    const StepShape shape = {setting_.group_size, 1, 64, 2, setting_.mask, {}, true};
+    const StepShape shape = {setting_.group_size, 1, 64, 2, setting_.mask, {}, {}, true};
     const auto lay_out = [&](std::byte* memory) {
       cascade_ = {};
       return lay_out_cascade(memory, shape, config_, capacity, 4, cascade_);

@@ -86,7 +86,7 @@ def _holds(capacity: StepCapacity, needed: StepCapacity) -> bool:
 def _grown(capacity: StepCapacity, needed: StepCapacity) -> StepCapacity:
     """Returns a capacity that holds both, with each new number rounded up to a power of two."""
     pairs = zip(_numbers(capacity), _numbers(needed), strict=True)
-    return StepCapacity(*(max(have, _power_of_two(need)) for have, need in pairs))
+    return StepCapacity(*(max(have, _power_of_two(need)) if need > 0 else have for have, need in pairs))
 
 
 def _power_of_two(n: int) -> int:

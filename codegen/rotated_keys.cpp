@@ -1,0 +1,17 @@
+#include "codegen/rotated_keys.h"
+
+namespace lazyrope {
+
+KernelSpec rotated_keys_spec(KernelSpec spec) {
+  spec.key_form = KeyForm::kLocal;
+  return spec;
+}
+
+std::optional<KernelConfig> rotated_keys_config(const KernelSpec& spec, const Arch& arch) {
+  if (spec.key_form == KeyForm::kLocal || spec.batch_invariant) return {};
+  const KernelConfig config = configs(rotated_keys_spec(spec), arch).front();
+  if (config.prefill.family != Family::kSm90a) return {};
+  return config;
+}
+
+}  // namespace lazyrope
