@@ -101,7 +101,7 @@ class ArchTable {
   std::vector<RenderedKernel> kernels_of(const TableSetting& setting) const {
     const KernelConfig config = configs(setting.spec, arch_).at(setting.config);
     std::vector<RenderedKernel> kernels;
-    for (const KernelKind kind : kernel_kinds())
+    for (const KernelKind kind : kernel_kinds(setting.spec, arch_))
       kernels.push_back(render(kind, setting.spec, config, arch_));
     return kernels;
   }

@@ -137,7 +137,7 @@ std::vector<Job> jobs_for(const Arch& arch, const std::vector<Setting>& settings
   for (const Setting& setting : settings) {
     const KernelSpec spec = spec_of(setting);
     for (const KernelConfig config = configs(spec, arch).at(config_index);
-         const KernelKind kind : kernel_kinds()) {
+         const KernelKind kind : kernel_kinds(spec, arch)) {
       RenderedKernel kernel = render(kind, spec, config, arch);
       if (known.insert(kernel.source).second) jobs.push_back({setting, std::move(kernel)});
     }

@@ -20,6 +20,7 @@ struct Case {
   KernelKind kind;
   std::string variant;
   int head_dim = 64;
+  KeyForm key_form = KeyForm::kLocal;
 };
 
 std::vector<std::byte> compiled(const RenderedKernel& kernel, const Arch& arch) {
@@ -32,6 +33,7 @@ RenderedKernel rendered(const Case& test) {
   KernelSpec spec;
   spec.head_dim = test.head_dim;
   spec.group_size = 4;
+  spec.key_form = test.key_form;
   spec.rope = example_rope(test.variant, spec.head_dim);
   const Arch& arch = find_arch(test.arch);
   return render(test.kind, spec, configs(spec, arch).front(), arch);
@@ -42,6 +44,7 @@ std::vector<Case> few_cases() {
           {"sm_80", KernelKind::kAttendPrefill, "yarn"},
           {"sm_90a", KernelKind::kAppend, "gptj"},
           {"sm_90a", KernelKind::kAttendPrefill, "longrope"},
+          {"sm_90a", KernelKind::kRotateKeys, "llama3", 64, KeyForm::kRaw},
           {"sm_80", KernelKind::kReposition, "linear"}};
 }
 
@@ -51,7 +54,7 @@ std::vector<Case> more_cases() {
   for (const char* arch : {"sm_80", "sm_90a"})
     for (const int head_dim : supported_head_dims())
       for (const char* variant : {"llama3", "gptj"})
-        for (const KernelKind kind : kernel_kinds())
+        for (const KernelKind kind : attention_kernels())
           cases.push_back({arch, kind, variant, head_dim});
   return cases;
 }

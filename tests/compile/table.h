@@ -109,7 +109,8 @@ inline std::vector<TableSetting> table_settings() {
 }
 
 inline bool is_attend(KernelKind kind) {
-  return kind == KernelKind::kAttendDecode || kind == KernelKind::kAttendPrefill;
+  using enum KernelKind;
+  return kind == kAttendDecode || kind == kAttendPrefill || kind == kAttendRotated;
 }
 
 inline std::string table_path(const Arch& arch) {

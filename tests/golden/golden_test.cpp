@@ -39,6 +39,9 @@ std::vector<Golden> goldens() {
       {"partial_sm_100", "sm_100", {128, 16, kBf16, neox(32), "causal", kRaw, kLocal, kRaw}},
       {"full_sm_120", "sm_120", {64, 3, kFp16, llama3(64), "full", kRaw, kLocal, kRotated}},
       {"longrope_sm_90a", "sm_90a", {128, 3, kBf16, longrope(96), "causal", kRaw, kLocal, kRaw}},
+      {"raw_keys_sm_90a",
+       "sm_90a",
+       {128, 4, kBf16, neox(128), "causal", kRaw, KeyForm::kRaw, kRaw}},
       {"neox_emulated", "emu:sm_80", {128, 7, kFp16, neox(128), "causal", kRaw, kLocal, kRaw}}};
 }
 
@@ -51,7 +54,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 // Returns the template's lines from its last #include on.
 std::vector<std::string> template_lines(KernelKind kind) {
-  const bool attends = kind == KernelKind::kAttendDecode || kind == KernelKind::kAttendPrefill;
+  using enum KernelKind;
+  const bool attends = kind == kAttendDecode || kind == kAttendPrefill || kind == kAttendRotated;
   const std::string path =
       fmt::format("kernel/{}.cu.in", attends ? "attend" : std::string(to_string(kind)));
   for (const TemplateFile& file : embedded_templates())
@@ -81,7 +85,7 @@ std::string rendered(const Golden& golden) {
   if (arch.isa == "ptx")
     text += fmt::format("{}\n", fmt::join(NvrtcCompiler(nullptr).options(arch), " "));
   text += "\n";
-  for (const KernelKind kind : kernel_kinds())
+  for (const KernelKind kind : kernel_kinds(golden.spec, arch))
     text += values_in(render(kind, golden.spec, config, arch));
   return text;
 }
