@@ -14,8 +14,16 @@ from tests.support.tolerance import assert_close, assert_lse_close
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-@pytest.mark.parametrize("setting", [Setting(phase="mixed"), Setting(phase="decode", head_dim=64, layout="HND")])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(phase="mixed"),
+        Setting(phase="decode", head_dim=64, layout="HND"),
+        Setting(phase="mixed", key_form="raw"),
+    ],
+)
 def test_a_graph_replays_with_other_requests(setting):
+    """With raw keys, the scratch of the step suffices for some requests and not for others."""
     cases = [random_case(setting, seed, "cuda") for seed in range(40, 140)]
     kernel = lazyrope.compile(cases[0].spec)
     tokens = max(len(c.q) for c in cases)
@@ -24,7 +32,7 @@ def test_a_graph_replays_with_other_requests(setting):
     k_pool, v_pool = (torch.zeros((pages, *cases[0].k_pool.shape[1:]), dtype=q.dtype, device="cuda") for _ in range(2))
     out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device="cuda")
     segments = max(len(c.metadata["base"]) for c in cases)
-    capacity = lazyrope.StepCapacity(requests=16, segments=segments, query_tokens=tokens)
+    capacity = lazyrope.StepCapacity(requests=16, segments=segments, query_tokens=tokens, rotated_tokens=800)
     step = cases[0].plan(kernel, capacity=capacity)
 
     graph = torch.cuda.CUDAGraph()

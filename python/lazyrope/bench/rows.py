@@ -75,7 +75,9 @@ class Requests:
             "pages": bench.ints(torch.randperm(self.num_pages)),
         }
         self.kernel = bench.compile(shape)
-        capacity = lazyrope.StepCapacity(len(tokens), len(documents), len(position), max(tokens))
+        is_raw = self.kernel.spec.key_form == "raw"
+        rotated = sum(16 * math.ceil(length / 16) for length in documents) if is_raw else 0
+        capacity = lazyrope.StepCapacity(len(tokens), len(documents), len(position), max(tokens), rotated)
         self.step = self.kernel.plan(**self.metadata, page_size=shape.page_size, capacity=capacity)
 
     def update(self) -> None:
