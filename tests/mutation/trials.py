@@ -13,6 +13,7 @@ import torch
 from tests.support import eager
 from tests.support.cases import Case, Setting, documents_case, random_case
 from tests.support.document_fixture import DocumentFixture, in_order
+from tests.support.metadata import capacity_of
 from tests.support.tolerance import assert_close, assert_lse_close
 
 
@@ -49,10 +50,12 @@ class Trial:
     prefill: lazyrope.TileConfig
     attends: bool = True  # False: the step is planned, but not computed
     fixed_split_blocks: int = 0
+    rotated_tokens: int = 0  # room of the scratch for raw keys, which only Hopper has
 
     @property
     def arch(self) -> str:
-        return "sm_90a" if "sm90a" in (self.decode.family, self.prefill.family) else "sm_80"
+        is_hopper = self.rotated_tokens > 0 or "sm90a" in (self.decode.family, self.prefill.family)
+        return "sm_90a" if is_hopper else "sm_80"
 
     @cached_property
     def case(self) -> Case:
@@ -81,7 +84,7 @@ class Trial:
     def run(self) -> None:
         """Runs the step. Raises DriverError if a kernel breaks a rule, AssertionError if the result is wrong."""
         case = self.case
-        step = case.plan(self.kernel)
+        step = case.plan(self.kernel, capacity=capacity_of(case.metadata, rotated_tokens=self.rotated_tokens))
         if not self.attends:
             return
         out, lse = self.kernel(case.q, case.k_pool, case.v_pool, step, **case.call_arguments)
@@ -162,6 +165,14 @@ TRIALS = [
     Trial("decode fp8", documents([40, 20, 100], 2, kv_heads=2, kv_dtype="float8_e5m2"), DECODE_FP8, PREFILL_FP8),
     Trial("prefill of raw keys", documents([40, 20, 70], 40, kv_heads=2, key_form="raw"), DECODE, PREFILL),
     Trial("decode of raw keys", documents([40, 20, 70], 2, kv_heads=2, key_form="raw"), DECODE, PREFILL),
+    # Each of the two CTAs of plan_rotation scans the segments in two rounds.
+    Trial(
+        "rotated keys",
+        documents([5] * 300, 20, kv_heads=1, key_form="raw"),
+        DECODE,
+        PREFILL,
+        rotated_tokens=16 * 300,
+    ),
     Trial("decode of many rows", documents([40, 20, 70], 12, kv_heads=2), shape(1, 2, 32, 16, 3), PREFILL),
     # The single tile has equal KV splits, which wait for each other.
     Trial("equal splits", documents([256], 32, kv_heads=1), DECODE, PREFILL),
