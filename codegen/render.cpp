@@ -23,9 +23,9 @@ namespace {
 constexpr int kAppendThreads = 256;  // for plan_append, append and reposition
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
-    "plan",          "attend_decode",  "attend_prefill", "plan_append",
-    "append",        "share",          "attend_shared",  "plan_rotation",
-    "rotate_keys",   "attend_rotated", "reposition"};
+    "plan",          "attend_decode", "attend_prefill", "plan_append",
+    "append",        "share",         "attend_shared",  "combine_shared",
+    "plan_rotation", "rotate_keys",   "attend_rotated", "reposition"};
 
 // Returns each pair's angle per token (templates/ops/rotate.cuh).
 RopeTable revolutions_per_token(const KernelSpec& spec) {
@@ -184,8 +184,10 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
   values.merge(temperature_values(spec));
   // In a shared step the positions of rotated queries differ, because those of their documents do.
   const bool is_rotated = spec.query_form == RopeForm::kRotated;
-  // Prefill comes before decode, and that before the shared step.
-  const bool precedes_shared = role == CascadeRole::kDefers && !is_prefill;
+  // Prefill comes first, then decode, then the kernel of the shared step, then combine_shared. Each
+  // but the first lets the next one start on the SMs that become free.
+  const bool lets_next_start =
+      role != CascadeRole::kNone && (role == CascadeRole::kIsShared || !is_prefill);
   const bool rotates_by_base = is_rotated && role != CascadeRole::kIsShared;
   TemplateType product = product_type(spec, config);
   const int shared_bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
@@ -200,10 +202,11 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},
                  {"sinks", spec.sinks ? "true" : "false"},
-                 {"kernel_macro", role == CascadeRole::kIsShared ? "LAZYROPE_EARLY_KERNEL" : "LAZYROPE_KERNEL"},
+                 {"kernel_macro",
+                  role == CascadeRole::kIsShared ? "LAZYROPE_EARLY_KERNEL" : "LAZYROPE_KERNEL"},
                  {"is_shared", role == CascadeRole::kIsShared ? "true" : "false"},
                  {"defers", role == CascadeRole::kDefers ? "true" : "false"},
-                 {"precedes_shared", precedes_shared ? "true" : "false"},
+                 {"lets_next_start", lets_next_start ? "true" : "false"},
                  {"group_size", fmt::to_string(spec.group_size)},
                  {"raw_keys", spec.key_form == KeyForm::kRaw ? "true" : "false"},
                  {"query_rotated", rotates_by_base ? "true" : "false"},
@@ -242,6 +245,18 @@ Launch share_launch(const KernelSpec& spec) {
           kShareThreads,
           1,
           kShareSharedBytes};
+}
+
+Launch combine_shared_launch(const KernelSpec& spec) {
+  return {"kernel/combine_shared.cu.in",
+          {{"head_dim", fmt::to_string(spec.head_dim)},
+           {"group_size", fmt::to_string(spec.group_size)},
+           {"element", std::string(element(spec.dtype))},
+           {"scaled", spec.has_fp8_pool() ? "true" : "false"},
+           {"ctas_per_sm", fmt::to_string(kCombineSharedCtasPerSm)}},
+          kCombineSharedThreads,
+          kCombineSharedCtasPerSm,
+          0};
 }
 
 Launch append_launch(const KernelSpec& spec) {
@@ -286,9 +301,9 @@ KernelConfig config_of(KernelKind kind, const KernelSpec& spec, const KernelConf
 void check_kind(KernelKind kind, const KernelSpec& spec, const Arch& arch) {
   const std::vector<KernelKind> kinds = kernel_kinds(spec, arch);
   if (std::ranges::find(kinds, kind) != kinds.end()) return;
-  if (kind == KernelKind::kShare || kind == KernelKind::kAttendShared)
-    throw SpecError(fmt::format("kernel {}: the spec has none; specs with a cascade have it",
-                                to_string(kind)));
+  if (kind >= KernelKind::kShare && kind <= KernelKind::kCombineShared)
+    throw SpecError(
+        fmt::format("kernel {}: the spec has none; specs with a cascade have it", to_string(kind)));
   throw SpecError(
       fmt::format("kernel {}: the spec has none on {} (key_form = \"{}\"); raw keys have it where "
                   "local keys have a prefill kernel of family sm90a, but for batch_invariant specs",
@@ -312,6 +327,8 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
     case KernelKind::kAttendShared:
       return attend_launch(shared_spec(spec), config.prefill, CascadeRole::kIsShared,
                            /*is_prefill=*/true);
+    case KernelKind::kCombineShared:
+      return combine_shared_launch(spec);
     case KernelKind::kPlanRotation:
       return {"kernel/plan_rotation.cu.in", {}, kPlanRotationThreads, 1, kPlanRotationSharedBytes};
     case KernelKind::kRotateKeys:
@@ -354,7 +371,7 @@ std::vector<KernelKind> attention_kernels() {
 std::vector<KernelKind> attention_kernels(const KernelSpec& spec, const Arch& arch) {
   using enum KernelKind;
   std::vector<KernelKind> kinds = attention_kernels();
-  if (spec.cascade) kinds.insert(kinds.end(), {kShare, kAttendShared});
+  if (spec.cascade) kinds.insert(kinds.end(), {kShare, kAttendShared, kCombineShared});
   if (rotated_keys_config(spec, arch))
     kinds.insert(kinds.end(), {kPlanRotation, kRotateKeys, kAttendRotated});
   return kinds;

@@ -13,10 +13,11 @@ namespace lazyrope {
 
 // The kernels of an attention: the planner of a step, attend for requests with few rows (decode),
 // attend for requests with many rows (prefill), the planner of an append, and append.
-// With a cascade (templates/abi/cascade.h) there are two more: share, which makes the shared step, and
-// attend for it. With rotated keys (codegen/rotated_keys.h) there are three more: the one that assigns
-// runs of scratch to the segments of a step, the one that rotates keys into the scratch, and attend
-// for the scratch. Reposition is compiled separately, because few callers need it.
+// With a cascade (templates/abi/cascade.h) there are three more: share, which makes the shared
+// step, attend for it, and the kernel that combines its results with those of the step. With
+// rotated keys (codegen/rotated_keys.h) there are three others: the one that assigns runs of
+// scratch to the segments of a step, the one that rotates keys into the scratch, and attend for the
+// scratch. Reposition is compiled separately, because few callers need it.
 enum class KernelKind {
   kPlan,
   kAttendDecode,
@@ -25,13 +26,14 @@ enum class KernelKind {
   kAppend,
   kShare,
   kAttendShared,
+  kCombineShared,
   kPlanRotation,
   kRotateKeys,
   kAttendRotated,
   kReposition
 };
 
-inline constexpr int kKernelKinds = 11;
+inline constexpr int kKernelKinds = 12;
 
 std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all

@@ -43,11 +43,13 @@ void bind_configs(py::module_& module) {
   kernel_config_type
       .def(py::init([](TileConfig decode, TileConfig prefill, int min_split_blocks,
                        int heads_per_work_tile, int fixed_split_blocks, int share_above_kib) {
-             return KernelConfig{decode, prefill, min_split_blocks, heads_per_work_tile,
-                                 fixed_split_blocks, share_above_kib};
+             return KernelConfig{
+                 decode,         prefill, min_split_blocks, heads_per_work_tile, fixed_split_blocks,
+                 share_above_kib};
            }),
            py::kw_only(), py::arg("decode"), py::arg("prefill"), py::arg("min_split_blocks") = 2,
-           py::arg("heads_per_work_tile") = 1, py::arg("fixed_split_blocks") = 0, py::arg("share_above_kib") = 98304)
+           py::arg("heads_per_work_tile") = 1, py::arg("fixed_split_blocks") = 0,
+           py::arg("share_above_kib") = 131072)
       .def_readonly("decode", &KernelConfig::decode)
       .def_readonly("prefill", &KernelConfig::prefill)
       .def_readonly("min_split_blocks", &KernelConfig::min_split_blocks)

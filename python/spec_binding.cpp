@@ -134,8 +134,8 @@ std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::objec
   auto groups = attention_groups_from_hf(config_text(config), optional_dtype_name(dtype),
                                          {max_model_len, key_form_from(key_form)});
   for (LayerGroup& group : groups)
-    group.spec =
-        with_arguments(std::move(group.spec), query_form, kv_dtype, batch_invariant, ranks, cascade);
+    group.spec = with_arguments(std::move(group.spec), query_form, kv_dtype, batch_invariant, ranks,
+                                cascade);
   return groups;
 }
 
@@ -162,8 +162,7 @@ py::dict arguments_of(const AttentionSpec& spec) {
                   py::arg("chunk") = chunk_of(spec), py::arg("softcap") = softcap_of(spec),
                   py::arg("sinks") = spec.sinks, py::arg("kv_dtype") = to_string(spec.pool_dtype()),
                   py::arg("batch_invariant") = spec.batch_invariant,
-                  py::arg("temperature") = spec.temperature,
-                  py::arg("cascade") = spec.cascade);
+                  py::arg("temperature") = spec.temperature, py::arg("cascade") = spec.cascade);
 }
 
 py::dict arguments_of(const QueryTemperature& temperature) {

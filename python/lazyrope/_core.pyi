@@ -126,7 +126,7 @@ class KernelConfig:
         min_split_blocks: int = 2,
         heads_per_work_tile: int = 1,
         fixed_split_blocks: int = 0,
-        share_above_kib: int = 98304,
+        share_above_kib: int = 131072,
     ) -> None: ...
     @property
     def decode(self) -> TileConfig:

@@ -208,7 +208,8 @@ std::unique_ptr<Step> Attention::make_step(const std::shared_ptr<const Device>& 
   load(KernelKind::kAttendDecode, *device);
   if (step->serves(Step::kPrefill)) load(KernelKind::kAttendPrefill, *device);
   if (step->cascade() != nullptr)
-    for (const KernelKind kind : {KernelKind::kShare, KernelKind::kAttendShared})
+    for (const KernelKind kind :
+         {KernelKind::kShare, KernelKind::kAttendShared, KernelKind::kCombineShared})
       load(kind, *device);
   if (step->rotates())
     for (const KernelKind kind :
@@ -366,11 +367,21 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
     if (step.rotates()) attend_rotated(params, step, stream, accessed_memory);
     launch_phase(Step::kPrefill, KernelKind::kAttendPrefill, config_.prefill);
     launch_phase(Step::kDecode, KernelKind::kAttendDecode, config_.decode);
-    // The shared step's kernel adds its results to those of the others, so it comes last.
     const CascadeParams* cascade = step.cascade();
     if (cascade == nullptr) return;
     launch(cascade->plan.step, cascade->plan.phase[0].work, KernelKind::kAttendShared,
            config_.prefill);
+    const CombineSharedParams combine = {params.out,
+                                         params.lse,
+                                         params.pool,
+                                         cascade->view,
+                                         cascade->share.shared.counts,
+                                         cascade->share.sharing_tokens,
+                                         cascade->slot_bytes,
+                                         spec_.num_kv_heads};
+    kernel(KernelKind::kCombineShared)
+        .on(device)
+        .launch(device.sm_count() * kCombineSharedCtasPerSm, &combine, stream, accessed_memory);
   });
 }
 

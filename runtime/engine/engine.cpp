@@ -109,6 +109,7 @@ int compile_rank(KernelKind kind) {
     case KernelKind::kPlanRotation:
       return 7;
     case KernelKind::kPlanAppend:
+    case KernelKind::kCombineShared:
       return 8;
   }
   return kKernelKinds;

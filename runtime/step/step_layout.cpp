@@ -210,7 +210,8 @@ void allocate_shared_step(Arena& arena, const StepCapacity& capacity, SharedStep
   arena.allocate(arrays.segment_indptr, size(capacity.requests) + 1);
   arena.allocate(arrays.q_position, size(capacity.query_tokens));
   arena.allocate(arrays.counts, 1);
-  for (int32** array : {&arrays.base, &arrays.start, &arrays.length, &arrays.lead, &arrays.first_page})
+  for (int32** array :
+       {&arrays.base, &arrays.start, &arrays.length, &arrays.lead, &arrays.first_page})
     arena.allocate(*array, size(capacity.segments));
 }
 
@@ -258,6 +259,7 @@ void lay_out_share(Arena& arena, const StepShape& shape, const KernelConfig& con
   allocate_shared_step(arena, shared, share.shared);
   arena.allocate(share.tokens, size(shared.query_tokens));
   arena.allocate(share.slots, size(capacity.query_tokens));
+  arena.allocate(share.sharing_tokens, max_sharing(capacity, shared));
   arena.allocate(share.private_length, size(capacity.segments));
   if (share.table_segments > kShareSegments)
     arena.allocate(share.table, static_cast<std::size_t>(share_table_bytes(share.table_segments)));
@@ -288,8 +290,8 @@ std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const Ker
   params.plan.shared_counts = params.share.shared.counts;
   params.view.tokens = params.share.tokens;
   params.view.slots = params.share.slots;
-  params.slot_bytes = static_cast<uint32>(shape.num_kv_heads * shape.group_size *
-                                          shared_row_bytes(shape.head_dim));
+  params.slot_bytes =
+      static_cast<uint32>(shape.num_kv_heads * shape.group_size * shared_row_bytes(shape.head_dim));
   arena.allocate(params.view.results,
                  (size(shared.query_tokens) + max_sharing(capacity, shared)) * params.slot_bytes);
   return arena.used();

@@ -140,10 +140,12 @@ static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 
 inline constexpr int kPlanPhases = 2;
 
-// The number of requests and of query tokens of a shared step, in device memory.
+// What the share kernel has counted, in device memory: requests and query tokens of the shared
+// step, and the query tokens of the step that read shared segments.
 struct SharedCounts {
   int32 requests;
   int32 tokens;
+  int32 sharing_tokens;
 };
 
 // The fields that the kernel needs first come first: their line of the constant cache is loaded
@@ -162,8 +164,8 @@ struct PlanParams {
 };
 static_assert(sizeof(PlanParams) == 8 + 96 + 16 + 24 + 2 * 160 + 8);
 
-// Launch parameters of the planner where a step has a cascade (abi/cascade.h): it plans the step and
-// its shared step, which has the first phase only. The shared step's CTAs come last.
+// Launch parameters of the planner where a step has a cascade (abi/cascade.h): it plans the step
+// and its shared step, which has the first phase only. The shared step's CTAs come last.
 struct CascadePlanParams {
   PlanParams step;
   PlanParams shared;

@@ -36,16 +36,17 @@ struct ShareParams {
   SharedStepArrays shared;
   SharedToken* tokens;    // [max_tokens]
   SharedSlots* slots;     // [query tokens]
+  int32* sharing_tokens;  // the query tokens that have slots
   int32* private_length;  // [segments]: 0 where a segment is shared
   uint8* table;           // null: the table is in shared memory
   int32 table_segments;   // the segments that the table has room for: a power of two
   int32 max_segments;     // the most segments and tokens of the shared step
   int32 max_tokens;
-  int32 tile_tokens;        // query tokens of a tile of the shared step's kernel
-  int32 min_length;         // the fewest tokens of a shared segment
-  int32 min_saved_tokens;   // tokens that the step must save to share anything
+  int32 tile_tokens;       // query tokens of a tile of the shared step's kernel
+  int32 min_length;        // the fewest tokens of a shared segment
+  int32 min_saved_tokens;  // tokens that the step must save to share anything
 };
-static_assert(sizeof(ShareParams) == 96 + 16 + 72 + 32 + 24);
+static_assert(sizeof(ShareParams) == 96 + 16 + 72 + 40 + 24);
 
 inline constexpr int32 kShareThreads = 512;
 constexpr int32 kShareScanBytes = kShareThreads / 32 * 4;

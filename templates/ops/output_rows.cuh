@@ -1,8 +1,8 @@
-// The output of rows. Rows that have further results go to slots instead.
+// The output of rows. Rows that other kernels compute, too, go to slots instead.
 #pragma once
 
 #include "ops/pool_scales.cuh"
-#include "ops/result_slots.cuh"
+#include "ops/shared_results.cuh"
 
 namespace lazyrope {
 
@@ -83,5 +83,25 @@ class OutputRows {
   [[no_unique_address]] SlotsOf<Spec> slots_;
   WorkTileRows rows_;
 };
+
+template <class Spec, bool kIsShared>
+struct SelectResultRows {
+  using Type = OutputRows<Spec>;
+  LAZYROPE_DEVICE static Type make(const OutputTensor& out, const LseTensor& lse,
+                                   ValueScales scales, SlotsOf<Spec> slots, WorkTileRows rows) {
+    return Type(out, lse, scales, slots, rows);
+  }
+};
+template <class Spec>
+struct SelectResultRows<Spec, true> {
+  using Type = SharedRows<Spec>;
+  LAZYROPE_DEVICE static Type make(const OutputTensor&, const LseTensor&, ValueScales,
+                                   SlotsOf<Spec> slots, WorkTileRows rows) {
+    return Type(slots, rows);
+  }
+};
+// What a kernel writes as the result of rows that have seen all their keys.
+template <class Spec>
+using ResultRows = SelectResultRows<Spec, Spec::kIsShared>;
 
 }  // namespace lazyrope

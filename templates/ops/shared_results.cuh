@@ -45,8 +45,8 @@ LAZYROPE_DEVICE void write_slot_stats(uint8* row, RowStats stats) {
   st_global(reinterpret_cast<RowStats*>(row + kHeadDim * 4), stats);
 }
 
-// Writes kQuads quads of a row, kStride quads from one to the next. The lane with quad 0 also writes
-// the statistics.
+// Writes kQuads quads of a row, kStride quads from one to the next. The lane with quad 0 also
+// writes the statistics.
 template <int kHeadDim, int kStride, int kQuads>
 LAZYROPE_DEVICE void write_slot_quads(uint8* row, int32 quad, const RowQuads<kQuads>& result) {
 #pragma unroll
@@ -59,15 +59,14 @@ LAZYROPE_DEVICE void write_slot_quads(uint8* row, int32 quad, const RowQuads<kQu
   if (quad == 0) write_slot_stats<kHeadDim>(row, result.stats);
 }
 
-// Writes two of every eight columns of a row, from `column` on, as a lane of an accumulator tile has
-// them. The lane with column 0 also writes the statistics.
+// Writes two of every eight columns of a row, from `column` on, as a lane of an accumulator tile
+// has them. The lane with column 0 also writes the statistics.
 template <int kHeadDim, int kQuads>
 LAZYROPE_DEVICE void write_slot_pairs(uint8* row, int32 column, const RowQuads<kQuads>& result) {
 #pragma unroll
   for (int32 n = 0; n < 2 * kQuads; ++n)
-    st_global(
-        reinterpret_cast<Word2*>(row + column * 4) + 4 * n,
-        Word2{{float_as_bits(result.value[2 * n]), float_as_bits(result.value[2 * n + 1])}});
+    st_global(reinterpret_cast<Word2*>(row + column * 4) + 4 * n,
+              Word2{{float_as_bits(result.value[2 * n]), float_as_bits(result.value[2 * n + 1])}});
   if (column == 0) write_slot_stats<kHeadDim>(row, result.stats);
 }
 

@@ -1,8 +1,8 @@
 // Combines the KV splits of a tile's rows (ops/combine.cuh) and writes the output.
 #pragma once
 
+#include "ops/output_rows.cuh"
 #include "ops/partial_rows.cuh"
-#include "ops/shared_rows.cuh"
 
 namespace lazyrope {
 
@@ -27,7 +27,7 @@ using SplitRows = PartialRows<Spec::kHeadDim, kSliceWidth, kSliceWidth == kWides
 template <class Spec, SliceWidth kSliceWidth>
 class TileCombiner {
   using Rows = SplitRows<Spec, kSliceWidth>;
-  using Output = typename ResultRows<Spec, Rows::kNumSlices>::Type;
+  using Output = typename ResultRows<Spec>::Type;
   static constexpr bool kSharesTasks = kSliceWidth != kWidestSlices;
   static constexpr int32 kSplitsAtOnce = 4;  // splits that a lane loads at once
   // With at most so many tasks, all words are polled at once, which finds the last one sooner. With
@@ -124,14 +124,6 @@ class TileCombiner {
   LAZYROPE_DEVICE void write_and_clear(Combined& combined) const {
     if constexpr (kSharesTasks)
       combine_lanes<Rows::kSliceQuads>(combined.partial, tasks_per_batch());
-    if constexpr (Spec::kIsShared)
-      write_shared(combined);
-    else
-      write_output(combined);
-  }
-
- private:
-  LAZYROPE_DEVICE void write_output(const Combined& combined) const {
     const Task& task = combined.task;
     if (!task.exists) return;
     const int32 head = task.row < num_rows_ ? 0 : task.row / num_rows_;
@@ -144,20 +136,7 @@ class TileCombiner {
       columns.clear(split);
   }
 
-  // Does the same with rows of a shared step, of which one warp writes and counts a slice.
-  LAZYROPE_DEVICE void write_shared(const Combined& combined) const {
-    const Task& task = combined.task;
-    const bool writes = task.exists && first_split() == 0;
-    if (writes)
-      output_.template write<Rows::kSliceLanes>(0, task.row, task.quad, combined.partial);
-    const auto columns = partials_.columns(task.row, task.quad);
-#pragma unroll 1
-    for (int32 split = first_split(); task.exists && split < num_splits_; split += task_lanes())
-      columns.clear(split);
-    bar_warp_sync();
-    output_.count_slice(writes && task.quad % Rows::kSliceQuads == 0, task.row);
-  }
-
+ private:
   // Waits until the batch's statistics of all splits have arrived. A CTA that writes statistics has
   // written, or is writing, all words of its split that the batch needs, so they are sure to
   // arrive. Each lane polls only the two statistics of one split. An L1 cache serves one line at a

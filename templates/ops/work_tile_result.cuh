@@ -11,7 +11,7 @@ namespace lazyrope {
 template <class Spec, class Team = WholeCta, SliceWidth kSliceWidth = kNarrowSlices>
 class WorkTileResult {
   using Partials = SplitRows<Spec, kSliceWidth>;
-  using Output = typename ResultRows<Spec, Partials::kNumSlices>::Type;
+  using Output = typename ResultRows<Spec>::Type;
 
  public:
   LAZYROPE_DEVICE WorkTileResult(const AttendParams& params, WorkTilePtr work_tile)
@@ -20,7 +20,8 @@ class WorkTileResult {
         rows_(work_tile.rows()),
         split_(work_tile.split()),
         num_combiners_(work_tile.num_combiners()),
-        output_(params.out, params.lse, ValueScales(params.pool), SlotsOf<Spec>(params), rows_),
+        output_(ResultRows<Spec>::make(params.out, params.lse, ValueScales(params.pool),
+                                       SlotsOf<Spec>(params), rows_)),
         partial_(params.work, split_) {}
 
   // Tells whether the work tile has all keys of its rows, so that its result is the output.
@@ -52,22 +53,9 @@ class WorkTileResult {
     if (!is_unsplit())
       combine(params_.work, params_.out, params_.lse, ValueScales(params_.pool),
               SlotsOf<Spec>(params_), rows_, split_, num_combiners_, num_rows_, may_wait, flags);
-    else if constexpr (Spec::kIsShared)
-      count_rows();
   }
 
  private:
-  // Counts all slices of the rows of a shared step's work tile, after the team has written them.
-  LAZYROPE_DEVICE void count_rows() const {
-    Team::sync();
-    const int32 num_slices = num_rows_ * Partials::kNumSlices;
-#pragma unroll 1
-    for (int32 first = Team::rank() - lane_index(); first < num_slices; first += Team::size()) {
-      const int32 slice = first + lane_index();
-      output_.count_slice(slice < num_slices, slice / Partials::kNumSlices);
-    }
-  }
-
   // Returns quads of one row, whose statistics are the same, as one result.
   template <int kCount>
   LAZYROPE_DEVICE static RowQuads<kCount> joined(const RowQuad (&quads)[kCount]) {
@@ -84,7 +72,7 @@ class WorkTileResult {
                                            ValueScales scales, SlotsOf<Spec> slots,
                                            WorkTileRows rows, KvSplit split, int32 num_combiners,
                                            int32 num_rows, bool may_wait, SharedPtr flags) {
-    const Output output(out, lse, scales, slots, rows);
+    const Output output = ResultRows<Spec>::make(out, lse, scales, slots, rows);
     const Partials partial(work, split);
     const TileCombiner<Spec, kSliceWidth> tile(output, partial, num_rows, rows.num_heads,
                                                split.count);

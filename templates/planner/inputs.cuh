@@ -62,9 +62,8 @@ class CallerInputs {
         cta_(cta),
         num_ctas_(num_ctas),
         num_requests_(counts == nullptr ? in_.num_requests : ld_global_nc(&counts->requests)),
-        num_copied_(counts == nullptr
-                        ? larger(in_.num_segments, in_.num_tokens)
-                        : larger(num_requests_, ld_global_nc(&counts->tokens))) {}
+        num_copied_(counts == nullptr ? larger(in_.num_segments, in_.num_tokens)
+                                      : larger(num_requests_, ld_global_nc(&counts->tokens))) {}
 
   LAZYROPE_DEVICE int32 num_requests() const { return num_requests_; }
   LAZYROPE_DEVICE int32 position(int32 token) const { return ld_global_nc(in_.q_position + token); }

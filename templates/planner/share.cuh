@@ -5,11 +5,12 @@
 // there. So one request serves readers that put the document at different positions.
 //
 // A segment can be shared if all query tokens of its request see all its tokens, they do not fill a
-// tile of the shared step's kernel, and it is long enough. Segments are shared where that saves reading tokens, and only
-// if the whole step saves enough.
+// tile of the shared step's kernel, and it is long enough. Segments are shared where that saves
+// reading tokens, and only if the whole step saves enough.
 //
 // The grid has one CTA of kShareThreads threads, which all have the same role. Its steps:
-//   1. hash_segments(), load_requests(), choose_candidates(): the columns of the table, and a sort key
+//   1. hash_segments(), load_requests(), choose_candidates(): the columns of the table, and a sort
+//   key
 //      for each segment.
 //   2. sort(): segments with equal keys become neighbours, in the order of the step.
 //   3. find_groups(): neighbours that read the same slots are a group, a shared segment if it pays.
@@ -201,8 +202,7 @@ class SharePlanner {
   LAZYROPE_DEVICE bool can_be_shared(int32 segment) const {
     if (table_.num_tokens.get(segment) == 0) return false;
     const int64 base = ld_global_nc(in_.base + segment);
-    const int64 mask_base =
-        in_.mask_base == nullptr ? base : ld_global_nc(in_.mask_base + segment);
+    const int64 mask_base = in_.mask_base == nullptr ? base : ld_global_nc(in_.mask_base + segment);
     const int64 first_key = mask_base + start(segment);
     const int64 last_key = first_key + length(segment) - 1;
     const PositionRange queries = {table_.first_position.get(segment),
@@ -298,8 +298,8 @@ class SharePlanner {
     table_.key.set(high, of_low);
   }
 
-  // Makes the passes within chunks, for the sizes first_size to last_size. A warp has one chunk at a
-  // time, a lane the keys `lane` and `lane` + 32 of it.
+  // Makes the passes within chunks, for the sizes first_size to last_size. A warp has one chunk at
+  // a time, a lane the keys `lane` and `lane` + 32 of it.
   LAZYROPE_DEVICE void sort_chunks(int32 count, int32 first_size, int32 last_size) const {
     static_assert(kShareChunk == 2 * kWarpThreads);
 #pragma unroll 1
@@ -395,10 +395,11 @@ class SharePlanner {
       const CtaSums requests = sums(pays ? 1 : 0);
       const int32 token = num_tokens + tokens.before;
       const int32 request = num_requests + requests.before;
-      const bool has_room = token + group.tokens <= params_.max_tokens &&
-                            request < params_.max_segments;
+      const bool has_room =
+          token + group.tokens <= params_.max_tokens && request < params_.max_segments;
       if (exists) table_.group_token.set(i, pays && has_room ? token : kNotShared);
-      if (pays && has_room) write_request(request, token, static_cast<int32>(index_of(group.begin)));
+      if (pays && has_room)
+        write_request(request, token, static_cast<int32>(index_of(group.begin)));
       // Groups without room are the last ones.
       num_tokens += sums(pays && has_room ? group.tokens : 0).all;
       num_requests += sums(pays && has_room ? 1 : 0).all;
@@ -427,7 +428,8 @@ class SharePlanner {
   LAZYROPE_DEVICE void write_end(int32 num_requests, int32 num_tokens) const {
     st_global(params_.shared.q_indptr + num_requests, num_tokens);
     st_global(params_.shared.segment_indptr + num_requests, num_requests);
-    st_global(params_.shared.counts, SharedCounts{num_requests, num_tokens});
+    st_global(&params_.shared.counts->requests, num_requests);
+    st_global(&params_.shared.counts->tokens, num_tokens);
   }
 
   // Writes the tokens of all readers, except for their slots.
@@ -489,11 +491,14 @@ class SharePlanner {
       const CtaSums own = sums(tokens);
 #pragma unroll 1
       for (int32 t = 0; t < tokens; ++t) {
-        st_global(params_.slots + token + t, SharedSlots{first + t, (end - first) / tokens, tokens,
-                                                         num_shared + num_own + own.before + t});
+        const int32 index = num_own + own.before + t;
+        st_global(params_.slots + token + t,
+                  SharedSlots{first + t, (end - first) / tokens, tokens, num_shared + index});
+        st_global(params_.sharing_tokens + index, token + t);
       }
       num_own += own.all;
     });
+    if (thread_index() == 0) st_global(&params_.shared.counts->sharing_tokens, num_own);
   }
 
   const ShareParams& params_;

@@ -44,7 +44,7 @@ KernelSpec cascade_spec() {
 }
 // Returns a spec that has a kernel of this kind on sm_90a.
 KernelSpec spec_with(KernelKind kind) {
-  const bool is_of_cascade = kind == KernelKind::kShare || kind == KernelKind::kAttendShared;
+  const bool is_of_cascade = kind >= KernelKind::kShare && kind <= KernelKind::kCombineShared;
   return is_of_cascade ? cascade_spec() : raw_keys_spec();
 }
 
@@ -70,8 +70,7 @@ TEST(Render, LaunchFactsFollowTheConfig) {
     entries.insert(kernel.entry);
     EXPECT_EQ(kernel.kind, kind);
     EXPECT_EQ(kernel.entry, "lazyrope_" + std::string(to_string(kind)));
-    EXPECT_NE(kernel.source.find("LAZYROPE_KERNEL(" + kernel.entry + ", " +
-                                 std::to_string(kernel.threads)),
+    EXPECT_NE(kernel.source.find("_KERNEL(" + kernel.entry + ", " + std::to_string(kernel.threads)),
               std::string::npos);
   }
   EXPECT_EQ(entries.size(), static_cast<std::size_t>(kKernelKinds));

@@ -43,8 +43,8 @@ StepArrays legal_arrays() {
 class StepTest : public testing::Test {
  protected:
   Step make(StepCapacity capacity = kCapacity, PoolFormat format = {}) const {
-    return Step(device_, {fake_kernel(KernelKind::kPlan)}, kShape, default_config(), format, capacity,
-                nullptr);
+    return Step(device_, {fake_kernel(KernelKind::kPlan)}, kShape, default_config(), format,
+                capacity, nullptr);
   }
 
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();

@@ -139,9 +139,8 @@ class QueryRotator {
     if constexpr (kIsPrefill) {
       const int32 first = warp_ * kRotatorRows;
       for_each_query_chunk<Spec, Original, kRotatorRows>(
-          memory_.original(), params_, work_tile.rows(), first,
-          work_tile.extent().num_rows - first, first,
-          [](SharedPtr to, const uint8* from, bool exists) {
+          memory_.original(), params_, work_tile.rows(), first, work_tile.extent().num_rows - first,
+          first, [](SharedPtr to, const uint8* from, bool exists) {
             cp_async_cg_16<true>(to, from, exists ? 16 : 0);
           });
       copy_row_positions<Spec, lazyrope::Team<kWarpThreads>, kRotatorRows>(

@@ -349,8 +349,7 @@ class RowConsumer {
       for (int octet = 0; octet < kHeadDim / 8; octet += kOctets) {
         const auto columns = lane_columns<kOctets>(h, octet);
         if constexpr (Spec::kDefers) {
-          if (slot != nullptr)
-            write_slot_pairs<kHeadDim>(slot, octet * 8 + lane % 4 * 2, columns);
+          if (slot != nullptr) write_slot_pairs<kHeadDim>(slot, octet * 8 + lane % 4 * 2, columns);
         }
         write_columns(to + octet * 16, columns, output.scale_of(0, columns.stats.sum), writes);
         if (octet == 0 && writes && lane % 4 == 0) output.write_lse(0, row, columns.stats);
