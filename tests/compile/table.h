@@ -72,6 +72,7 @@ inline std::vector<TableRow> table_rows() {
       {"rotated",
        [](KernelSpec& spec) { spec.query_form = spec.append_form = RopeForm::kRotated; }},
       {"raw keys", [](KernelSpec& spec) { spec.key_form = KeyForm::kRaw; }},
+      {"cascade", [](KernelSpec& spec) { spec.cascade = true; }},
       {"softcap", [](KernelSpec& spec) { spec.softcap = 50.0; }},
       {"sinks", [](KernelSpec& spec) { spec.sinks = true; }},
       {"temperature", [](KernelSpec& spec) { spec.temperature = {0.1, 8192, 1}; }},
@@ -110,7 +111,8 @@ inline std::vector<TableSetting> table_settings() {
 
 inline bool is_attend(KernelKind kind) {
   using enum KernelKind;
-  return kind == kAttendDecode || kind == kAttendPrefill || kind == kAttendRotated;
+  return kind == kAttendDecode || kind == kAttendPrefill || kind == kAttendShared ||
+         kind == kAttendRotated;
 }
 
 inline std::string table_path(const Arch& arch) {

@@ -32,7 +32,11 @@ std::vector<Golden> goldens() {
   constexpr RopeForm kRaw = RopeForm::kRaw;
   constexpr RopeForm kRotated = RopeForm::kRotated;
   constexpr KeyForm kLocal = KeyForm::kLocal;
+  KernelSpec cascade = {128, 4, kBf16, neox(128), "sliding_window", kRotated, kLocal, kRotated};
+  cascade.mask_parameters = {{"window", 4096}};
+  cascade.cascade = true;
   return {
+      {"cascade_sm_90a", "sm_90a", cascade},
       {"llama3_sm_90a", "sm_90a", {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw}},
       {"rotated_sm_80", "sm_80", {64, 1, kFp16, neox(64), "causal", kRotated, kLocal, kRotated}},
       {"none_sm_86", "sm_86", {64, 8, kBf16, {}, "full", kRaw, kLocal, kRaw}},
@@ -55,7 +59,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 // Returns the template's lines from its last #include on.
 std::vector<std::string> template_lines(KernelKind kind) {
   using enum KernelKind;
-  const bool attends = kind == kAttendDecode || kind == kAttendPrefill || kind == kAttendRotated;
+  const bool attends = kind == kAttendDecode || kind == kAttendPrefill || kind == kAttendShared ||
+                       kind == kAttendRotated;
   const std::string path =
       fmt::format("kernel/{}.cu.in", attends ? "attend" : std::string(to_string(kind)));
   for (const TemplateFile& file : embedded_templates())

@@ -194,7 +194,7 @@ def test_a_step_of_local_keys_is_refused():
     """Both have the same prefill kernel, but the step of local keys has no plan for rotated keys."""
     case = documents_case(RAW, [100], 70, "cuda" if HAS_GPU else "cpu")
     kernel = build(case.spec)
-    local = lazyrope.compile(replace(RAW, key_form="local").spec(), arch=ARCH, config=kernel.config)
+    local = lazyrope.compile(replace(RAW, key_form="local").spec(), arch=ARCH, config=kernel.config, allow_spills=True)
     with pytest.raises(lazyrope.SpecError, match=r"the kernels are for .* raw keys that are rotated in scratch"):
         attend(case, kernel, case.plan(local))
     with pytest.raises(lazyrope.SpecError, match=r"the step was planned for .* raw keys that are rotated in scratch"):
