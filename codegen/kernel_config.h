@@ -57,8 +57,8 @@ struct KernelConfig {
   // request of prefill more than 128.
   int fixed_split_blocks = 0;
   // With a cascade, a step shares segments only if that saves reading so many KiB of the pool. The
-  // shared step has a kernel launch of its own, and L2 serves a few megabytes anyway. Measured on an
-  // H200.
+  // shared step has a kernel launch of its own, and L2 serves a few megabytes anyway. Measured on
+  // an H200.
   int share_above_kib = 128 * 1024;
 
   bool operator==(const KernelConfig&) const = default;

@@ -32,7 +32,7 @@ struct StepShape {
 // The parameters of a step's cascade (templates/abi/cascade.h).
 struct CascadeParams {
   ShareParams share;
-  PlanParams plan;  // of the shared step, which has one phase
+  PlanParams plan;  // the shared step's, which has one phase
   CascadeView view;
   uint32 slot_bytes;  // bytes of the shared results of a slot
 };

@@ -16,7 +16,7 @@ namespace lazyrope {
 // A token of the shared step: a query token, once for each shared segment that it reads.
 struct alignas(8) SharedToken {
   int32 query_token;  // row of q
-  int32 slot;         // of its result
+  int32 slot;         // slot of its result
 };
 
 // The slots of a query token: `count` results of shared segments, in slots first, first + stride,

@@ -169,7 +169,7 @@ static_assert(sizeof(PlanParams) == 8 + 96 + 16 + 24 + 2 * 160 + 8);
 struct CascadePlanParams {
   PlanParams step;
   PlanParams shared;
-  int32 step_ctas;  // of the step
+  int32 step_ctas;  // CTAs that plan the step
   int32 unused;
 };
 

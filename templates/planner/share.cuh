@@ -215,30 +215,30 @@ class SharePlanner {
     return value >= kFirstPosition && value <= kLastPosition;
   }
 
-  // The place of a segment's first token: its page list from the first token's page on, and the
+  // The location of a segment's first token: its page list from the first token's page on, and the
   // slot in that page.
-  struct Place {
+  struct Location {
     const int32* pages;
     int32 slot;
   };
-  LAZYROPE_DEVICE Place place_of(int32 segment) const {
+  LAZYROPE_DEVICE Location location_of(int32 segment) const {
     const int32 lead = this->lead(segment);
     const int32 page = quotient(lead, params_.page_size);
     return {in_.pages + ld_global_nc(in_.first_page + segment) + page,
             lead - page * params_.page_size.value};
   }
-  LAZYROPE_DEVICE int32 num_pages(const Place& place, int32 length) const {
-    return ceil_div(place.slot + length, params_.page_size);
+  LAZYROPE_DEVICE int32 num_pages(const Location& location, int32 length) const {
+    return ceil_div(location.slot + length, params_.page_size);
   }
 
   LAZYROPE_DEVICE uint32 hash_of(int32 segment) const {
-    const Place place = place_of(segment);
+    const Location location = location_of(segment);
     const int32 length = this->length(segment);
     uint32 hash = static_cast<uint32>(start(segment));
     hash = mixed(hash, length);
-    hash = mixed(hash, place.slot);
-    hash = mixed(hash, ld_global_nc(place.pages));
-    hash = mixed(hash, ld_global_nc(place.pages + num_pages(place, length) - 1));
+    hash = mixed(hash, location.slot);
+    hash = mixed(hash, ld_global_nc(location.pages));
+    hash = mixed(hash, ld_global_nc(location.pages + num_pages(location, length) - 1));
     return hash == kNoHash ? 0 : hash;
   }
   LAZYROPE_DEVICE static uint32 mixed(uint32 hash, int32 word) {
@@ -248,8 +248,8 @@ class SharePlanner {
 
   // Tells whether two segments read the same tokens from the same slots.
   LAZYROPE_DEVICE bool are_same(int32 a, int32 b) const {
-    const Place of_a = place_of(a);
-    const Place of_b = place_of(b);
+    const Location of_a = location_of(a);
+    const Location of_b = location_of(b);
     if (start(a) != start(b) || length(a) != length(b) || of_a.slot != of_b.slot) return false;
     if (of_a.pages == of_b.pages) return true;
     return are_equal(of_a.pages, of_b.pages, num_pages(of_a, length(a)));

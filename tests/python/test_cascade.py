@@ -29,7 +29,9 @@ SETTINGS = {
 
 HOPPER = {
     "decode": Setting(head_dim=128, cascade=True),
-    "rotated queries": Setting(head_dim=64, cascade=True, query_form="rotated", rope="yarn", scores="softcap and sinks"),
+    "rotated queries": Setting(
+        head_dim=64, cascade=True, query_form="rotated", rope="yarn", scores="softcap and sinks"
+    ),
     "long head_dim": Setting(head_dim=256, cascade=True, kv_heads=1),
 }
 

@@ -29,12 +29,13 @@ def shape_text(row: Row) -> str:
         if name in row
     )
     about = "about " if "ragged" in row else ""
+    documents = f"documents of {about}{row['doc_tokens']}"
     first = f", {row['first_tokens']} of the first" if "first_tokens" in row else ""
-    stored = f", {row['distinct_tokens']} distinct tokens" if "distinct_tokens" in row else ""
+    documents += f", {row['distinct_tokens']} distinct tokens" if "distinct_tokens" in row else ""
     family = f", family {row['family']}" if "family" in row else ""
     return (
         f"{row['kernel']:10s} {row['batch']:3d} x {row['query_tokens']} over {context}{first} "
-        f"({heads}{kv_dtype}, {row['mask']}, {row['rope']}{scores}{family}, documents of {about}{row['doc_tokens']}{stored}, "
+        f"({heads}{kv_dtype}, {row['mask']}, {row['rope']}{scores}{family}, {documents}, "
         f"pages of {row['page_size']}{', pools apart' if 'pools_apart' in row else ''})"
     )
 
