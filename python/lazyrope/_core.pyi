@@ -500,7 +500,8 @@ class Attention:
     def kernels(self) -> dict[str, CompiledKernel]:
         """The kernels by name: "plan", "attend_decode", "attend_prefill", "plan_append" and "append".
 
-        With raw keys on Hopper, "plan_rotation", "rotate_keys" and "attend_rotated" come after them.
+        After them come "share", "attend_shared" and "combine_shared" of a cascade, or "plan_rotation", "rotate_keys"
+        and "attend_rotated" of raw keys on Hopper.
         """
 
     @property
