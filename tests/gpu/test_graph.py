@@ -9,6 +9,7 @@ import torch
 from tests.support import eager, reference
 from tests.support.cases import Setting, random_case
 from tests.support.metadata import step_arguments
+from tests.support.shared_steps import always_shares, shared_case
 from tests.support.tolerance import assert_close, assert_lse_close
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -20,12 +21,19 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
         Setting(phase="mixed"),
         Setting(phase="decode", head_dim=64, layout="HND"),
         Setting(phase="mixed", key_form="raw"),
+        Setting(cascade=True),
     ],
 )
 def test_a_graph_replays_with_other_requests(setting):
-    """With raw keys, the scratch of the step suffices for some requests and not for others."""
-    cases = [random_case(setting, seed, "cuda") for seed in range(40, 140)]
+    """With raw keys, the scratch of the step suffices for some requests and not for others.
+
+    With a cascade, each step shares other segments, or none.
+    """
+    make_case = shared_case if setting.cascade else random_case
+    cases = [make_case(setting, seed, "cuda") for seed in range(40, 140)]
     kernel = lazyrope.compile(cases[0].spec)
+    if setting.cascade:
+        kernel = lazyrope.compile(cases[0].spec, config=always_shares(kernel.config))
     tokens = max(len(c.q) for c in cases)
     pages = max(len(c.k_pool) for c in cases)
     q = torch.zeros((tokens, *cases[0].q.shape[1:]), dtype=cases[0].q.dtype, device="cuda")
