@@ -19,6 +19,7 @@ from lazyrope.transformers.passes import Runner  # noqa: E402
 from tests.conftest import HAS_GPU  # noqa: E402
 from tests.support import block_mask, hf_changes  # noqa: E402
 from tests.support.serving import MODES, assert_near, assert_nothing_is_held, make_engine, random_token_lists  # noqa: E402
+from tests.support.shared_steps import always_shares  # noqa: E402
 from tests.support.tiny_models import tiny_config, tiny_model  # noqa: E402
 
 TYPES = [name for name in hf_changes.BASES if name in MODEL_TYPES]
@@ -206,6 +207,31 @@ def test_layers_with_a_window_read_no_documents_outside_of_it(window, is_bounded
         counts.append(sum(line.sectors for line in lines))
     assert counts[0] > 0 and (counts[1] == counts[0]) == is_bounded
     assert counts[1] > 2 * counts[0] or is_bounded
+
+
+@pytest.mark.skipif(HAS_GPU or "emu:sm_80" not in lazyrope.archs(), reason="the emulator counts bytes")
+def test_requests_share_the_documents_that_they_read_in_one_pass(monkeypatch):
+    """The pool is read less with a cascade, and the scores of the prompts stay the same up to rounding."""
+    monkeypatch.setattr(lazyrope.transformers, "compile_kernels", compile_sharing)
+    model = as_served("llama", torch.bfloat16, num_hidden_layers=1)
+    prompt, *documents = random_token_lists(6, 3, 90, 130)
+    orders = [documents, documents[::-1], documents, documents[::-1]]
+    tokens, sectors = [], []
+    for cascade in (False, True):
+        engine = make_engine(model, arch="emu:sm_80", cascade=cascade)
+        engine.score(prompt, documents)  # stores the documents
+        with lazyrope.emulator.profile() as profile:
+            asked = [engine.generate(prompt, order, max_new_tokens=2, stop=[]) for order in orders]
+            tokens.append([generation.result() for generation in asked])
+        sectors.append(sum(line.sectors for line in profile.lines if line.file == "pipeline/kv_ring.cuh"))
+        assert ("lazyrope_attend_shared" in {line.kernel for line in profile.lines}) == cascade
+    assert tokens[0] == tokens[1]
+    assert sectors[1] < 0.6 * sectors[0]
+
+
+def compile_sharing(spec: lazyrope.AttentionSpec, arch: str | None) -> lazyrope.Attention:
+    """Compiles a spec so that its steps share documents, however little this saves."""
+    return lazyrope.compile(spec, arch, config=always_shares(lazyrope.configs(spec, arch)[0]))
 
 
 def on_meta(model_class: Any, config: Any) -> Any:

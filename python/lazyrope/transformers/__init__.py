@@ -45,6 +45,7 @@ def attach(
     progress: bool | None = None,
     kv_dtype: Any = None,
     kv_scales: Sequence[tuple[Any, Any]] | None = None,
+    cascade: bool = False,
 ) -> Engine:
     """Makes an engine that serves a model from a store of documents.
 
@@ -86,6 +87,8 @@ def attach(
             With 8 bits, mode "block" rounds each key once more than the others do.
         kv_scales: With 8 bits, the key scale and the value scale of each layer: tensors on the model's device, float32,
             of one element or [num_kv_heads]. Keys and values are stored divided by them. The default is 1.
+        cascade: If True, a document that several requests read in one pass is read once for all of them, as
+            :class:`lazyrope.AttentionSpec` has it. It saves time where many requests share documents.
 
     Raises:
         SpecError: The model's config needs a feature that does not exist (the message names it), or a value is not
@@ -97,7 +100,7 @@ def attach(
     model = getattr(model, "_orig_mod", model)  # compiled code would be compiled again for each size of a pass
     is_count = max_model_len is None or (isinstance(max_model_len, int) and max_model_len >= 1)
     check("max_model_len", max_model_len, is_count, "an integer, at least 1")
-    groups = layer_groups(model, kv_dtype, max_model_len)
+    groups = layer_groups(model, kv_dtype, max_model_len, cascade=cascade)
     backend = _backend(model, groups, budget, arch, page_size, kv_scales)
     return Engine(
         model,

@@ -32,7 +32,9 @@ MODEL_TYPES = tuple(name for name in model_types() if name not in NOT_SERVED)
 SHARED = ("head_dim", "num_q_heads", "num_kv_heads", "dtype", "kv_dtype")
 
 
-def layer_groups(model: Any, kv_dtype: Any = None, max_model_len: int | None = None) -> list[LayerGroup]:
+def layer_groups(
+    model: Any, kv_dtype: Any = None, max_model_len: int | None = None, *, cascade: bool = False
+) -> list[LayerGroup]:
     """Returns the attention of all layers of a model, for queries that the model has rotated.
 
     Args:
@@ -40,6 +42,7 @@ def layer_groups(model: Any, kv_dtype: Any = None, max_model_len: int | None = N
         kv_dtype: The type of the pool, as in :meth:`lazyrope.AttentionSpec.from_hf`.
         max_model_len: The most positions of a request, which chooses the list of LongRoPE. None: the most that the
             model's config allows.
+        cascade: If True, segments that several requests read are read once.
 
     Raises:
         SpecError: The engine does not support the model. The message says why.
@@ -53,6 +56,7 @@ def layer_groups(model: Any, kv_dtype: Any = None, max_model_len: int | None = N
         query_form="rotated",
         kv_dtype=kv_dtype,
         max_model_len=allowed_positions(model.config, max_model_len),
+        cascade=cascade,
     )
     if num_layers_of(groups) != model.config.num_hidden_layers:
         raise SpecError(
