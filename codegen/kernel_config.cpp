@@ -64,7 +64,11 @@ std::string describe(const TileConfig& config) {
 }
 
 std::string describe(const KernelConfig& config) {
-  return fmt::format("decode {}; prefill {}", describe(config.decode), describe(config.prefill));
+  std::string text =
+      fmt::format("decode {}; prefill {}", describe(config.decode), describe(config.prefill));
+  if (config.share_above_kib != KernelConfig{}.share_above_kib)
+    text += fmt::format("; shared above {} KiB", config.share_above_kib);
+  return text;
 }
 
 }  // namespace lazyrope

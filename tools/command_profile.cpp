@@ -115,8 +115,11 @@ std::vector<TuningWorkload> workloads_of(const ProfileOptions& options) {
 
 std::set<std::string> entries_of(const Attention& attention, const ProfileOptions& options) {
   std::set<std::string> entries;
-  for (const KernelKind kind : kernels_of(options))
-    entries.insert(attention.kernel(kind).binary().entry);
+  if (options.kernels.empty())
+    for (const auto& kernel : attention.kernels()) entries.insert(kernel->binary().entry);
+  else
+    for (const KernelKind kind : kernels_of(options))
+      entries.insert(attention.kernel(kind).binary().entry);
   return entries;
 }
 

@@ -150,8 +150,15 @@ std::vector<std::shared_ptr<const Kernel>> Attention::kernels() const {
 }
 
 StepShape Attention::step_shape() const {
-  return {spec_.group_size(), spec_.num_kv_heads,    spec_.head_dim,  bytes_of(spec_.pool_dtype()),
-          spec_.mask,         spec_.mask_parameters, rotated_config_, spec_.cascade};
+  return {spec_.group_size(),
+          spec_.num_kv_heads,
+          spec_.head_dim,
+          bytes_of(spec_.pool_dtype()),
+          spec_.mask,
+          spec_.mask_parameters,
+          rotated_config_,
+          spec_.cascade,
+          spec_.cascade && spec_.query_form == RopeForm::kRotated};
 }
 
 StepCapacity Attention::capacity_for(const Batch& batch) const {
@@ -180,7 +187,8 @@ void Attention::check_step(const Step& step) const {
         shape.num_kv_heads, shape.group_size, shape.head_dim, 8 * shape.kv_bytes, shape.mask);
     for (const auto& [name, value] : shape.mask_parameters)
       text += fmt::format(", {} = {}", name, value);
-    if (shape.cascade) text += ", cascade";
+    if (shape.cascade)
+      text += fmt::format(", cascade of {} queries", shape.rotated_queries ? "rotated" : "raw");
     if (shape.rotated) text += ", raw keys that are rotated in scratch";
     return fmt::format("{} ({})", text, describe(config));
   };

@@ -57,7 +57,7 @@ class Attention {
   const std::shared_ptr<const Tuning>& tuning() const { return tuning_; }
   // Returns the compiler of the attend kernels. If they have two, returns "decode's, prefill's".
   std::string compiler() const;
-  // Returns all kernels by KernelKind, after waiting for that of prefill.
+  // Returns all kernels in the order of attention_kernels(), after waiting for that of prefill.
   std::vector<std::shared_ptr<const Kernel>> kernels() const;
   // Returns a kernel, after waiting for it if it is that of prefill.
   const Kernel& kernel(KernelKind kind) const { return *shared_kernel(kind); }
@@ -126,7 +126,8 @@ class Attention {
   // Rotates the pool's keys into the step's scratch, and attends to it.
   void attend_rotated(AttendParams params, const Step& step, Stream stream,
                       AccessedMemoryFn accessed_memory) const;
-  // Launches the kernel of each phase that the step serves.
+  // Launches the kernel of each phase that the step serves, and those of rotated keys and of the
+  // cascade.
   void launch_attend(const AttendParams& params, const AttendTensors& tensors, const Step& step,
                      Stream stream) const;
   void check_append(const TensorView& k, const TensorView& v, const PoolTensors& pool,

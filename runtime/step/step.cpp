@@ -184,7 +184,7 @@ void Step::plan_with_cascade(int ctas, Stream stream, AccessedMemoryFn accessed_
     cascade_.plan.inputs.page_size = params_.inputs.page_size;
     cascade_.plan.inputs.pages = params_.inputs.pages;
     cascade_.plan.page_size = params_.page_size;
-    params_.inputs.length = cascade_.share.private_length;
+    params_.inputs.length = cascade_.share.own_length;
     shared_ctas = cascade_.plan.num_planners;
     kernels_.share->on(*device_).launch(1, &cascade_.share, stream, accessed_memory);
   }

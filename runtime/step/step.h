@@ -25,6 +25,7 @@ struct StepShape {
   MaskParameters mask_parameters = {};
   std::optional<KernelConfig> rotated = {};  // the config for rotated keys (codegen/rotated_keys.h)
   bool cascade = false;
+  bool rotated_queries = false;  // on which the positions of a shared step depend
 
   bool operator==(const StepShape&) const = default;
 };
@@ -34,7 +35,7 @@ struct CascadeParams {
   ShareParams share;
   PlanParams plan;  // the shared step's, which has one phase
   CascadeView view;
-  uint32 slot_bytes;  // bytes of the shared results of a slot
+  uint32 slot_bytes;  // bytes of a slot
 };
 
 // The kernels that update() launches. Only a shape with a cascade has `share`, and only one with

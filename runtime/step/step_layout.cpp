@@ -260,7 +260,7 @@ void lay_out_share(Arena& arena, const StepShape& shape, const KernelConfig& con
   arena.allocate(share.tokens, size(shared.query_tokens));
   arena.allocate(share.slots, size(capacity.query_tokens));
   arena.allocate(share.sharing_tokens, max_sharing(capacity, shared));
-  arena.allocate(share.private_length, size(capacity.segments));
+  arena.allocate(share.own_length, size(capacity.segments));
   if (share.table_segments > kShareSegments)
     arena.allocate(share.table, static_cast<std::size_t>(share_table_bytes(share.table_segments)));
 }
@@ -272,7 +272,9 @@ std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const Ker
   Arena arena(memory);
   const StepCapacity shared =
       shared_capacity(capacity, max_sharing_tokens(shape, config, capacity));
-  if (!shape.cascade || shared.segments == 0) return 0;
+  // A tile of the shared step has at least one query token. If it has no more, nothing is saved.
+  const bool can_save = 2 * shape.group_size <= config.prefill.block_m();
+  if (!shape.cascade || shared.segments == 0 || !can_save) return 0;
   lay_out_share(arena, shape, config, capacity, shared, params.share);
   arena.allocate(params.plan.step.header, 1);
   arena.allocate(params.plan.step.segments, size(shared.segments));

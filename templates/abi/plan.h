@@ -159,7 +159,7 @@ struct PlanParams {
   StepView step;
   PlanPhase phase[kPlanPhases];
   // Null unless the step is a shared one. Its requests have one segment each, which their query
-  // tokens see as a whole, and `inputs` has the greatest numbers.
+  // tokens see as a whole. `inputs` then has the capacities, and these are the numbers.
   const SharedCounts* shared_counts;
 };
 static_assert(sizeof(PlanParams) == 8 + 96 + 16 + 24 + 2 * 160 + 8);

@@ -37,7 +37,7 @@ struct ShareParams {
   SharedToken* tokens;    // [max_tokens]
   SharedSlots* slots;     // [query tokens]
   int32* sharing_tokens;  // the query tokens that have slots
-  int32* private_length;  // [segments]: 0 where a segment is shared
+  int32* own_length;      // [segments]: 0 where a segment is shared
   uint8* table;           // null: the table is in shared memory
   int32 table_segments;   // the segments that the table has room for: a power of two
   int32 max_segments;     // the most segments and tokens of the shared step

@@ -62,6 +62,7 @@ class CallerInputs {
         cta_(cta),
         num_ctas_(num_ctas),
         num_requests_(counts == nullptr ? in_.num_requests : ld_global_nc(&counts->requests)),
+        num_segments_(counts == nullptr ? in_.num_segments : num_requests_),
         num_copied_(counts == nullptr ? larger(in_.num_segments, in_.num_tokens)
                                       : larger(num_requests_, ld_global_nc(&counts->tokens))) {}
 
@@ -135,7 +136,7 @@ class CallerInputs {
 
   LAZYROPE_DEVICE StepCopy load(int32 i) const {
     StepCopy copy = {i, {}, 0, 0};
-    if (i < in_.num_segments) {
+    if (i < num_segments_) {
       copy.segment = segment(i);
       copy.first_page = first_page(i);
     }
@@ -144,7 +145,7 @@ class CallerInputs {
   }
   LAZYROPE_DEVICE void store(const StepCopy& copy) const {
     if (copy.index < in_.num_tokens) st_global(step_.positions + copy.index, copy.position);
-    if (copy.index >= in_.num_segments) return;
+    if (copy.index >= num_segments_) return;
     SegmentRecord record = copy.segment.slots();
     record.first_page = copy.first_page;
     auto* to = reinterpret_cast<Chunk*>(step_.segments + copy.index);
@@ -170,6 +171,7 @@ class CallerInputs {
   int32 cta_;
   int32 num_ctas_;
   int32 num_requests_;
+  int32 num_segments_;
   int32 num_copied_;  // the number of segments or of query tokens, whichever is greater
 };
 

@@ -25,7 +25,6 @@
 // |------------------|-------------|-----------|--------------------------------------------------|
 // | between steps    | all threads | the CTA   | columns of the table                             |
 // | sort()           | all threads | the CTA   | keys, between two passes over the table          |
-// | sort_chunks()    | 32 lanes    | the warp  | keys of the warp's chunk                         |
 // | CtaScan, sums()  | all threads | the CTA   | the scan's memory, after each store and each use |
 #pragma once
 
@@ -46,6 +45,7 @@ class SharePlanner {
   LAZYROPE_DEVICE SharePlanner(const ShareParams& params, SharedPtr memory)
       : params_(params),
         in_(params.inputs),
+        num_segments_(ld_global_nc(in_.segment_indptr + in_.num_requests)),
         scan_(memory),
         table_(params.table == nullptr ? generic(memory + kShareScanBytes) : generic(params.table),
                params.table_segments + 1) {}
@@ -53,15 +53,14 @@ class SharePlanner {
   LAZYROPE_DEVICE void plan() const {
     prefetch();
     hash_segments();
-    load_requests();
     clear_slots();
+    load_requests();
     bar_sync();
     const int32 num_candidates = choose_candidates();
     sort();
     const int32 num_groups = find_groups(num_candidates);
     bar_sync();
     choose(num_groups);
-    bar_sync();
     write_tokens(num_candidates);
     bar_sync();
     write_slots();
@@ -109,11 +108,10 @@ class SharePlanner {
     for (int32 first = 0; first < count; first += kThreads)
       visit(first + thread_index(), first + thread_index() < count);
   }
-  // Returns the sums over the CTA. The scan's memory is free again when all threads have returned.
+  // Returns the sums over the CTA. All threads have then written what they wrote before.
   LAZYROPE_DEVICE CtaSums sums(int32 value) const {
-    const CtaSums sums = scan_.sums(value);
-    bar_sync();
-    return sums;
+    bar_sync();  // the scan's memory is free again
+    return scan_.sums(value);
   }
 
   // Prefetches the caller's arrays to L2, which the steps read one after the other.
@@ -162,7 +160,7 @@ class SharePlanner {
   LAZYROPE_DEVICE void hash_segments() const {
     for_each(num_sorted(), [&](int32 i, bool exists) {
       if (!exists) return;
-      const bool is_long = i < in_.num_segments && length(i) >= params_.min_length;
+      const bool is_long = i < num_segments_ && length(i) >= params_.min_length;
       set_key(i, is_long ? hash_of(i) : kNoHash);
       if (i < in_.num_segments) table_.shared_token.set(i, kNotShared);
     });
@@ -272,7 +270,6 @@ class SharePlanner {
   // are made in registers.
   LAZYROPE_DEVICE void sort() const {
     const int32 count = num_sorted();
-    bar_sync();
     sort_chunks(count, 2, kShareChunk);
 #pragma unroll 1
     for (int32 size = 2 * kShareChunk; size <= count; size *= 2) {
@@ -322,7 +319,6 @@ class SharePlanner {
           of_high = exchanged(of_high, step, (high & size) == 0);
         }
       }
-      bar_warp_sync();
       table_.key.set(low, of_low);
       table_.key.set(high, of_high);
     }
@@ -376,10 +372,12 @@ class SharePlanner {
     return {begin, end - begin, table_.tokens_before.get(end) - table_.tokens_before.get(begin),
             length(static_cast<int32>(index_of(begin)))};
   }
-  // Returns how many tokens fewer are read if the group is shared.
-  LAZYROPE_DEVICE int32 saved_tokens(const Group& group) const {
+  // Returns how many tokens fewer are read if the group is shared. A group that the shared step
+  // never has room for saves nothing.
+  LAZYROPE_DEVICE int64 saved_tokens(const Group& group) const {
     const int32 tiles = (group.tokens + params_.tile_tokens - 1) / params_.tile_tokens;
-    return group.segments > tiles ? (group.segments - tiles) * group.length : 0;
+    if (group.segments <= tiles || group.tokens > params_.max_tokens) return 0;
+    return static_cast<int64>(group.segments - tiles) * group.length;
   }
 
   // Chooses the groups that are shared, as many as the shared step has room for, and writes its
@@ -400,7 +398,7 @@ class SharePlanner {
       if (exists) table_.group_token.set(i, pays && has_room ? token : kNotShared);
       if (pays && has_room)
         write_request(request, token, static_cast<int32>(index_of(group.begin)));
-      // Groups without room are the last ones.
+      // Groups without room are the last ones of the round.
       num_tokens += sums(pays && has_room ? group.tokens : 0).all;
       num_requests += sums(pays && has_room ? 1 : 0).all;
     });
@@ -410,7 +408,8 @@ class SharePlanner {
     int64 saved = 0;
     for_each(num_groups, [&](int32 i, bool exists) {
       constexpr int32 kMax = 0x7fffffff / kThreads;  // the sum of all threads fits an int32
-      saved += sums(exists ? smaller(saved_tokens(group_at(i)), kMax) : 0).all;
+      const int64 of_group = exists ? saved_tokens(group_at(i)) : 0;
+      saved += sums(static_cast<int32>(smaller(of_group, int64{kMax}))).all;
     });
     return saved > 0 && saved >= params_.min_saved_tokens;
   }
@@ -462,7 +461,7 @@ class SharePlanner {
       const int32 tokens = token == kNotShared ? 0 : table_.num_tokens.get(i);
       const CtaSums slots = sums(tokens);
       if (exists) {
-        st_global(params_.private_length + i, token == kNotShared ? length(i) : 0);
+        st_global(params_.own_length + i, token == kNotShared ? length(i) : 0);
         table_.slot.set(i, num_slots + slots.before);
       }
 #pragma unroll 1
@@ -503,6 +502,7 @@ class SharePlanner {
 
   const ShareParams& params_;
   const StepInputs& in_;
+  int32 num_segments_;  // segments of requests; the caller's arrays may be longer
   CtaScan<kThreads> scan_;
   Table table_;
 };

@@ -51,11 +51,12 @@ std::vector<Case> few_cases() {
 // One arch of each family, and one variant of each pairing.
 std::vector<Case> more_cases() {
   std::vector<Case> cases;
+  std::vector<KernelKind> kinds = attention_kernels();
+  kinds.push_back(KernelKind::kReposition);
   for (const char* arch : {"sm_80", "sm_90a"})
     for (const int head_dim : supported_head_dims())
       for (const char* variant : {"llama3", "gptj"})
-        for (const KernelKind kind : attention_kernels())
-          cases.push_back({arch, kind, variant, head_dim});
+        for (const KernelKind kind : kinds) cases.push_back({arch, kind, variant, head_dim});
   return cases;
 }
 

@@ -69,6 +69,7 @@ class Trial:
             min_split_blocks=1,
             heads_per_work_tile=2,
             fixed_split_blocks=self.fixed_split_blocks,
+            share_above_kib=0,
         )
         return lazyrope.compile(self.case.spec, arch=f"emu:{self.arch}", config=config)
 
@@ -130,6 +131,13 @@ def requests_of_one_document(count: int, kv_heads: int = 1) -> Case:
     """Makes requests of one token that share a document."""
     fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], 1, "cpu")
     return fixture.case(fixture.queries(count), [in_order(fixture, [0], 1)] * count)
+
+
+def requests_that_share(count: int) -> Case:
+    """Makes requests of one token that read two documents in either order, and a third one alone."""
+    fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=1, cascade=True), [70, 64, 80], 1, "cpu")
+    orders = [[0, 1, 0, 0, 1], [1, 0, 1, 1, 0], [2]]
+    return fixture.case(fixture.queries(count), [in_order(fixture, orders[i % 3], 1) for i in range(count)])
 
 
 def uneven_requests() -> Case:
@@ -203,5 +211,8 @@ TRIALS = [
     Trial("hopper, uneven tiles", uneven_requests, DECODE, HOPPER, attends=False),
     # Two planner CTAs measure these tiles together. They also choose the number of heads of a work tile.
     Trial("many tiles", lambda: requests_of_one_document(70, kv_heads=2), DECODE, PREFILL),
+    # The threads of the share kernel go through these segments in two rounds.
+    Trial("many shared segments", lambda: requests_that_share(180), DECODE, PREFILL, attends=False),
+    Trial("shared segments", lambda: requests_that_share(9), DECODE, PREFILL),
     Trial("many requests", lambda: many_requests(1100), DECODE, PREFILL, attends=False),
 ]

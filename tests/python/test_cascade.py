@@ -9,7 +9,7 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support.cases import Setting
+from tests.support.cases import Case, Setting
 from tests.support.checks import check_case
 from tests.support.document_fixture import DocumentFixture, in_order
 from tests.support.metadata import step_arguments
@@ -48,10 +48,21 @@ def check_steps(kernel: lazyrope.Attention, setting: Setting, seeds: range, devi
         check_case(case if seed % 2 else with_private_lists(case, seed), kernel)
 
 
+def differs(case: Case, kernel: lazyrope.Attention, other: lazyrope.Attention) -> bool:
+    """Returns True if the kernels' outputs differ in some bit, as they do where segments are shared."""
+    first, second = (
+        each(case.q, case.k_pool, case.v_pool, case.plan(each), **case.call_arguments)[0] for each in (kernel, other)
+    )
+    return not torch.equal(first, second)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_shared_steps_agree_with_fp64(build, device, name):
     kernel = compile_sharing(build, SETTINGS[name])
     check_steps(kernel, SETTINGS[name], range(6 if device == "cpu" else 64), device)
+    alone = build(replace(SETTINGS[name], cascade=False).spec())
+    cases = [shared_case(SETTINGS[name], seed, device) for seed in range(6)]
+    assert any(differs(case, kernel, alone) for case in cases), "no step shares anything"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU runs its own family; the emulator searches for races")
@@ -61,9 +72,11 @@ def test_shared_steps_of_hopper_agree_with_fp64_and_have_no_races(name):
     assert kernel.config.prefill.family == "sm90a"
     with lazyrope.emulator.options(races=True):
         check_steps(kernel, HOPPER[name], range(2), "cpu")
+    alone = lazyrope.compile(replace(HOPPER[name], cascade=False).spec(), arch="emu:sm_90a")
+    assert differs(shared_case(HOPPER[name], 0, "cpu"), kernel, alone), "the step shares nothing"
 
 
-@pytest.mark.parametrize("requests", [20, 130, 500])
+@pytest.mark.parametrize("requests", [10, 20, 130, 500])
 def test_many_segments_are_sorted(build, device, requests):
     """The share kernel sorts up to 64 segments by one warp, more by its CTA, and most of them in global memory."""
     setting = Setting(head_dim=64, kv_heads=1, group=1, cascade=True)
@@ -113,6 +126,16 @@ def test_a_cascade_is_refused_where_it_would_change_the_answer():
     assert replace(SETTINGS["decode"], scores="temperature", query_form="rotated").spec().cascade
     with pytest.raises(lazyrope.SpecError, match='cascade with key_form = "raw"'):
         replace(SETTINGS["decode"], key_form="raw").spec()
+
+
+def test_a_step_of_another_query_form_is_refused(build, device):
+    """The positions of the shared step depend on the form of the queries."""
+    raw, rotated = (
+        compile_sharing(build, replace(SETTINGS["decode"], query_form=form)) for form in ("raw", "rotated")
+    )
+    case = shared_case(SETTINGS["decode"], 1, device)
+    with pytest.raises(lazyrope.SpecError, match=r"cascade of raw queries.*cascade of rotated queries"):
+        rotated(case.q, case.k_pool, case.v_pool, case.plan(raw))
 
 
 def test_share_above_kib_is_checked(build):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import lazyrope
 import torch
 
-from tests.support.cases import Case, Document, PoolBuilder, Request, Setting, Slice, assemble, poison_unused
+from tests.support.cases import WINDOW, Case, Document, PoolBuilder, Request, Setting, Slice, assemble, poison_unused
 
 # Of the share kernel: templates/planner/policy.h.
 MIN_LENGTH = 64
@@ -68,6 +68,11 @@ def shared_case(setting: Setting, seed: int, device: str | torch.device, request
         first = max((s.base + s.start + s.length for s in slices), default=0) + rng.randint(0, 50)
         if rng.random() < 0.3:  # some documents are not seen as a whole
             first -= rng.randint(0, 300)
+        if setting.mask == "chunked" and rng.random() < 0.7:  # short documents fit into a chunk
+            chunk = WINDOW * rng.randint(-20, 20)
+            first = chunk + rng.randint(66, WINDOW - 4)
+            for s in slices:
+                s.base = chunk - s.start
         mine = pool.add(own, 0, generator)
         slices.append(Slice(mine, first - own + count, 0, own))
         made.append(Request(list(range(first, first + count)), slices))

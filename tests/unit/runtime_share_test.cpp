@@ -259,8 +259,12 @@ class ShareTest : public testing::TestWithParam<Setting> {
     return found->second;
   }
 
-  // Checks that each query token adds the slots of its shared segments, in their order.
+  // Checks that each query token has the slots of its shared segments, in their order, and one
+  // more.
   void expect_slots(const StepArrays& step, const std::map<Reader, int>& slot_of) const {
+    std::set<int> used;  // no two results have the same slot
+    for (const auto& [reader, slot] : slot_of) EXPECT_TRUE(used.insert(slot).second);
+    std::vector<int> sharing;
     for (int r = 0; r < setting_.requests; ++r)
       for (int t = step.q_indptr[static_cast<std::size_t>(r)];
            t < step.q_indptr[static_cast<std::size_t>(r) + 1]; ++t) {
@@ -273,7 +277,14 @@ class ShareTest : public testing::TestWithParam<Setting> {
           EXPECT_EQ(at->second, slots.first + slots.stride * next++);
         }
         EXPECT_EQ(slots.count, next) << "query token " << t;
+        if (next == 0) continue;
+        EXPECT_TRUE(used.insert(slots.own).second);
+        sharing.push_back(t);
       }
+    EXPECT_EQ(std::vector(cascade_.share.sharing_tokens,
+                          cascade_.share.sharing_tokens + shared().counts->sharing_tokens),
+              sharing);
+    EXPECT_TRUE(used.empty() || *used.rbegin() + 1 == static_cast<int>(used.size()));
   }
 
   void expect_as_modelled(const StepArrays& step, bool has_room) {
@@ -286,7 +297,7 @@ class ShareTest : public testing::TestWithParam<Setting> {
       int token = shared().q_indptr[g];
       for (const int s : expect_request(step, model, g).segments) {
         left.erase(s);
-        EXPECT_EQ(cascade_.share.private_length[s], 0);
+        EXPECT_EQ(cascade_.share.own_length[s], 0);
         const int query_token = cascade_.share.tokens[token].query_token;
         for (int t = query_token; token < shared().q_indptr[g + 1] && is_of(step, s, t); ++t)
           slot_of[{t, s}] = cascade_.share.tokens[token++].slot;
@@ -299,7 +310,7 @@ class ShareTest : public testing::TestWithParam<Setting> {
       EXPECT_EQ(static_cast<std::size_t>(counts.requests), model.by_readers().size());
     }
     for (const int s : left)
-      EXPECT_EQ(cascade_.share.private_length[s], step.length[static_cast<std::size_t>(s)]);
+      EXPECT_EQ(cascade_.share.own_length[s], step.length[static_cast<std::size_t>(s)]);
     expect_slots(step, slot_of);
     shared_requests_ += counts.requests;
   }
@@ -344,6 +355,22 @@ TEST_P(ShareTest, SharesWhatItHasRoomFor) {
     EXPECT_LE(shared().counts->tokens, cascade_.share.max_tokens);
     expect_as_modelled(step, /*has_room=*/false);
   }
+  EXPECT_EQ(shared_requests_ > 0, setting_.share_above_kib == 0);
+}
+
+TEST_P(ShareTest, IgnoresSegmentsAfterTheLastRequests) {
+  std::mt19937 random(9);
+  StepArrays step = random_step(setting_, random);
+  share(step);
+  expect_as_modelled(step, /*has_room=*/true);
+  // An update of the same step with fewer requests, whose arrays keep the old values at their end.
+  for (std::size_t r = 3; r < step.segment_indptr.size(); ++r) {
+    step.segment_indptr[r] = step.segment_indptr[3];
+    step.q_indptr[r] = step.q_indptr[3];
+  }
+  set_inputs(step);
+  launch(step.tensors());
+  expect_as_modelled(step, /*has_room=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -21,9 +21,9 @@
   }                                                                              \
   LAZYROPE_DEVICE void name##_text(const Params& params)
 
-// Does the same for a kernel that reads nothing that the kernel ahead of it writes, and may begin
-// while that one ends, if that one began with griddepcontrol.wait. It waits at its end instead,
-// because kernels further on rely on both.
+// Does the same for a kernel that reads nothing of what the kernel ahead of it writes. It may begin
+// while the kernel ahead ends, if that kernel began with griddepcontrol.wait. It waits at its own
+// end instead, because a kernel after it relies on the results of both.
 #define LAZYROPE_EARLY_KERNEL(name, threads, blocks_per_sm, Params)              \
   LAZYROPE_DEVICE void name##_text(const Params& params);                        \
   extern "C" __global__ __launch_bounds__(                                       \
