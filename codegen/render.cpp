@@ -184,8 +184,8 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
   values.merge(temperature_values(spec));
   // In a shared step the positions of rotated queries differ, because those of their documents do.
   const bool is_rotated = spec.query_form == RopeForm::kRotated;
-  // Prefill comes first, then decode. Its CTAs let those of the shared step start on the SMs that
-  // they leave.
+  // Prefill comes first, then decode. Decode's CTAs let those of the shared step start on the SMs
+  // that they leave.
   const bool lets_next_start = role == CascadeRole::kDefers && !is_prefill;
   const bool rotates_by_base = is_rotated && role != CascadeRole::kIsShared;
   TemplateType product = product_type(spec, config);

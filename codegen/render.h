@@ -39,7 +39,8 @@ std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all
 std::vector<KernelKind> attention_kernels();  // those that every attention has
 
-// Return those that render() has for a spec on an arch: all of them, or all but reposition.
+// These functions return the kernels that a spec has on an arch: all of them, or all but
+// reposition.
 std::vector<KernelKind> kernel_kinds(const KernelSpec& spec, const Arch& arch);
 std::vector<KernelKind> attention_kernels(const KernelSpec& spec, const Arch& arch);
 

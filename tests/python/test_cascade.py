@@ -130,9 +130,7 @@ def test_a_cascade_is_refused_where_it_would_change_the_answer():
 
 def test_a_step_of_another_query_form_is_refused(build, device):
     """The positions of the shared step depend on the form of the queries."""
-    raw, rotated = (
-        compile_sharing(build, replace(SETTINGS["decode"], query_form=form)) for form in ("raw", "rotated")
-    )
+    raw, rotated = (compile_sharing(build, replace(SETTINGS["decode"], query_form=form)) for form in ("raw", "rotated"))
     case = shared_case(SETTINGS["decode"], 1, device)
     with pytest.raises(lazyrope.SpecError, match=r"cascade of raw queries.*cascade of rotated queries"):
         rotated(case.q, case.k_pool, case.v_pool, case.plan(raw))
