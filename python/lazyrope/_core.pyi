@@ -498,11 +498,7 @@ class Attention:
 
     @property
     def kernels(self) -> dict[str, CompiledKernel]:
-        """The kernels by name: "plan", "attend_decode", "attend_prefill", "plan_append" and "append".
-
-        After them come "share", "attend_shared" and "combine_shared" of a cascade, or "plan_rotation", "rotate_keys"
-        and "attend_rotated" of raw keys on Hopper.
-        """
+        """The kernels by name: "plan", "attend_decode", "attend_prefill", "plan_append", "append" and those of the spec."""
 
     @property
     def source(self) -> str:
