@@ -22,8 +22,7 @@ std::size_t lay_out_rotation(std::byte* memory, const StepShape& shape,
                              StepRotation& rotation);
 
 // Lays out the arrays of a step's cascade in the same way, and sets all parameters but the caller's
-// arrays and the page size. Returns 0 if the shape has no cascade or
-// the step no room for two segments.
+// arrays and the page size. Returns 0 if the step can share nothing.
 std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const KernelConfig& config,
                             const StepCapacity& capacity, int sm_count, CascadeParams& params);
 

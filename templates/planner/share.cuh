@@ -9,9 +9,8 @@
 // reading tokens, and only if the whole step saves enough.
 //
 // The grid has one CTA of kShareThreads threads, which all have the same role. Its steps:
-//   1. hash_segments(), load_requests(), choose_candidates(): the columns of the table, and a sort
-//   key
-//      for each segment.
+//   1. hash_segments(), load_requests(), choose_candidates(): the columns of the table, and a key
+//      to sort by for each segment.
 //   2. sort(): segments with equal keys become neighbours, in the order of the step.
 //   3. find_groups(): neighbours that read the same slots are a group, a shared segment if it pays.
 //   4. choose(): the groups that are shared get requests and tokens of the shared step.

@@ -83,7 +83,8 @@ class TestBash:
         assert complete("lazyrope render --kv-dtype ") == ["float8_e4m3fn", "float8_e5m2"]
         assert complete("lazyrope compile --mask s") == ["sliding_window"]
         assert complete("lazyrope profile --sort e") == ["excess", "executions"]
-        assert complete("lazyrope render --kernel attend_") == ["attend_decode", "attend_prefill", "attend_rotated"]
+        attend = ["attend_decode", "attend_prefill", "attend_shared", "attend_rotated"]
+        assert complete("lazyrope render --kernel attend_") == attend
 
     def test_a_list_of_values_is_completed_after_its_commas(self, complete):
         assert complete("lazyrope compile --arch sm_80,sm_9") == ["sm_80,sm_90a"]

@@ -33,37 +33,40 @@
 //
 // Each warp makes one arrival at an mbarrier. "Consumers" are the warps of the warpgroups.
 //
-// | barrier         | who arrives (arrivals)  | who waits               | what it protects |
-// |-----------------|-------------------------|-------------------------|--------------------------|
-// | work tile, full | warp 0 (1)              | all other warps         | a work tile | | work
-// tile,      | all other warps (15)    | warp 0                  | the work tile and its    | |
-// empty           |                         |                         | row positions, until     |
-// |                 |                         |                         | they have been read | |
-// window, full    | warp 0 (1)              | warps 1, 6, 7 and       | a window of the block    |
-// |                 |                         | consumers               | table | | window, empty
-// | warps 1, 6, 7 and       | warp 0                  | the same, until it has   | | | consumers
-// (11)          |                         | been read                | | keys, full      | warp 1
-// (1), and the     | consumers               | a block's keys; for a    | |                 | bytes
-// of the copies     |                         | document's first block   | |                 | | |
-// also the rotated queries | | values, full    | warp 7 (1), and the     | consumers | a block's
-// values         | |                 | bytes of the copies     |                         | | |
-// keys, empty;    | consumers (8)           | warp 1; warp 7          | the same, until products |
-// | values, empty   |                         |                         | have read them | |
-// rotated, full   | warps 2 to 5 (4)        | warp 1, before it       | rotated queries          |
-// |                 |                         | arrives at "keys, full" | | | rotated, empty  |
-// consumers (8)           | warps 2 to 5            | the same, until products | | | | | have read
-// them           | | rotation, full  | warp 6 (1)              | warps 2 to 5            | cosines
-// and sines for    | |                 |                         |                         | the
-// next document        | | rotation, empty | warps 2 to 5 (4)        | warp 6                  |
-// the same, until they     | |                 |                         | | have been read | |
-// query order     | warps 2 to 5 (4), once  | warps 1 and 7           | no data: the first       |
-// |                 |                         |                         | queries are issued first
-// | | bar 0           | all threads             | the CTA                 | the mbarriers (init())
-// | | bar 2           | consumers               | the same                | cleared values; results
-// | |                 |                         |                         | (combine_scheduler.cuh)
-// | | bar 5, bar 6    | consumers               | one warpgroup           | no data: the order of |
-// |                 |                         |                         | products | | | | |
-// (pipeline/mma_order.cuh) |
+// | barrier         | who arrives (arrivals)  | who waits           | what it protects          |
+// |-----------------|-------------------------|---------------------|---------------------------|
+// | work tile, full | warp 0 (1)              | all other warps     | a work tile               |
+// | work tile,      | all other warps (15)    | warp 0              | the work tile and its row |
+// | empty           |                         |                     | positions, until they     |
+// |                 |                         |                     | have been read            |
+// | window, full    | warp 0 (1)              | warps 1, 6, 7 and   | a window of the block     |
+// |                 |                         | consumers           | table                     |
+// | window, empty   | warps 1, 6, 7 and       | warp 0              | the same, until it has    |
+// |                 | consumers (11)          |                     | been read                 |
+// | keys, full      | warp 1 (1), and the     | consumers           | a block's keys; for a     |
+// |                 | bytes of the copies     |                     | document's first block    |
+// |                 |                         |                     | also the rotated queries  |
+// | values, full    | warp 7 (1), and the     | consumers           | a block's values          |
+// |                 | bytes of the copies     |                     |                           |
+// | keys, empty;    | consumers (8)           | warp 1; warp 7      | the same, until products  |
+// | values, empty   |                         |                     | have read them            |
+// | rotated, full   | warps 2 to 5 (4)        | warp 1, before it   | rotated queries           |
+// |                 |                         | arrives at "keys,   |                           |
+// |                 |                         | full"               |                           |
+// | rotated, empty  | consumers (8)           | warps 2 to 5        | the same, until products  |
+// |                 |                         |                     | have read them            |
+// | rotation, full  | warp 6 (1)              | warps 2 to 5        | cosines and sines for the |
+// |                 |                         |                     | next document             |
+// | rotation, empty | warps 2 to 5 (4)        | warp 6              | the same, until they have |
+// |                 |                         |                     | been read                 |
+// | query order     | warps 2 to 5 (4), once  | warps 1 and 7       | no data: the first        |
+// |                 |                         |                     | queries are issued first  |
+// | bar 0           | all threads             | the CTA             | the mbarriers (init())    |
+// | bar 2           | consumers               | the same            | cleared values; results   |
+// |                 |                         |                     | (combine_scheduler.cuh)   |
+// | bar 5, bar 6    | consumers               | one warpgroup       | no data: the order of     |
+// |                 |                         |                     | products                  |
+// |                 |                         |                     | (pipeline/mma_order.cuh)  |
 //
 // Above 128 the consumers wait for the rotations themselves. Bar 3 and bar 4, one for each
 // warpgroup, then protect the queries that a warpgroup loads and rotates. The saved mbarriers tell
