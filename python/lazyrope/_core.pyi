@@ -498,7 +498,7 @@ class Attention:
 
     @property
     def kernels(self) -> dict[str, CompiledKernel]:
-        """The kernels by name: "plan", "attend_decode", "attend_prefill", "plan_append", "append" and those of the spec."""
+        """The kernels by name: "plan", "attend_decode", "attend_prefill", "plan_append", "append" and further ones."""
 
     @property
     def source(self) -> str:
