@@ -100,7 +100,7 @@ struct SelectResultRows<Spec, true> {
     return Type(slots, rows);
   }
 };
-// What a kernel writes as the result of rows that have seen all their keys.
+// ResultRows is the class by which a kernel writes rows that have seen all their keys.
 template <class Spec>
 using ResultRows = SelectResultRows<Spec, Spec::kIsShared>;
 

@@ -1,4 +1,4 @@
-"""Makes steps in which requests read the same segments at positions of their own, and counts what is shared."""
+"""Makes steps in which requests read the same segments at positions of their own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import lazyrope
 import torch
 
 from tests.support.cases import WINDOW, Case, Document, PoolBuilder, Request, Setting, Slice, assemble, poison_unused
-
-# Of the share kernel: templates/planner/policy.h.
-MIN_LENGTH = 64
 
 
 def always_shares(config: lazyrope.KernelConfig) -> lazyrope.KernelConfig:
