@@ -140,7 +140,7 @@ static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 
 inline constexpr int kPlanPhases = 2;
 
-// SharedCounts lies in device memory and has what the share kernel has counted: requests and query
+// SharedCounts is in device memory and has what the share kernel has counted: requests and query
 // tokens of the shared step, and the query tokens of the step that read shared segments.
 struct SharedCounts {
   int32 requests;
