@@ -38,6 +38,9 @@ StepCapacity complete(StepCapacity capacity, const StepShape& shape, const Kerne
   check_count("segments", capacity.segments, 0);
   check_count("query_tokens", capacity.query_tokens, 0);
   check_count("tokens_per_request", capacity.tokens_per_request, 0);
+  if (shape.cascade && capacity.segments > 1 << kShareIndexBits)
+    throw SpecError(fmt::format("capacity: segments = {} with a cascade; it must be at most {}",
+                                capacity.segments, 1 << kShareIndexBits));
   if (static_cast<std::int64_t>(capacity.query_tokens) * shape.group_size > kMaxRows)
     throw SpecError(
         fmt::format("capacity: query_tokens = {} with {} query heads per KV head; their "
@@ -64,6 +67,19 @@ StepInputs inputs_of(const StepTensors& t, int page_size) {
           .first_page = ints(t.segments.first_page),
           .pages = ints(t.pages),
           .mask_base = t.segments.mask_base ? ints(*t.segments.mask_base) : nullptr};
+}
+
+// Returns the inputs of a step whose requests keep the segments that the share kernel leaves them.
+StepInputs own_inputs(StepInputs inputs, const OwnSegmentArrays& own) {
+  inputs.segment_indptr = own.segment_indptr;
+  inputs.num_segments *= kMaxKeptSegments;
+  inputs.base = own.segments.base;
+  inputs.start = own.segments.start;
+  inputs.length = own.segments.length;
+  inputs.lead = own.segments.lead;
+  inputs.first_page = own.segments.first_page;
+  if (inputs.mask_base != nullptr) inputs.mask_base = own.mask_base;
+  return inputs;
 }
 
 }  // namespace
@@ -184,7 +200,7 @@ void Step::plan_with_cascade(int ctas, Stream stream, AccessedMemoryFn accessed_
     cascade_.plan.inputs.page_size = params_.inputs.page_size;
     cascade_.plan.inputs.pages = params_.inputs.pages;
     cascade_.plan.page_size = params_.page_size;
-    params_.inputs.length = cascade_.share.own_length;
+    params_.inputs = own_inputs(params_.inputs, cascade_.share.own);
     shared_ctas = cascade_.plan.num_planners;
     kernels_.share->on(*device_).launch(1, &cascade_.share, stream, accessed_memory);
   }

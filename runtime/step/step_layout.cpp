@@ -134,9 +134,10 @@ void lay_out_phase(Arena& arena, const StepShape& shape, const KernelConfig& con
   allocate_work(arena, shape, {work_tiles, partials, counters, saved_queries, rows}, phase.work);
 }
 
-void allocate_step(Arena& arena, const StepCapacity& capacity, StepView& step) {
+// Allocates the copy of a step's metadata for attend. A cascade can cut each of `segments`.
+void allocate_step(Arena& arena, const StepCapacity& capacity, bool cascade, StepView& step) {
   arena.allocate(step.header, 1);
-  arena.allocate(step.segments, size(capacity.segments));
+  arena.allocate(step.segments, size(capacity.segments) * (cascade ? kMaxKeptSegments : 1));
   arena.allocate(step.positions, size(capacity.query_tokens));
 }
 
@@ -190,6 +191,7 @@ int num_planners(const PlanParams& params, int sm_count) {
 
 // Returns the arrays of the shared step as the planner reads them. Each request has one segment.
 StepInputs inputs_of(const SharedStepArrays& arrays, const StepCapacity& capacity) {
+  const SegmentArrays& segments = arrays.segments;
   StepInputs inputs{};
   inputs.q_indptr = arrays.q_indptr;
   inputs.segment_indptr = arrays.segment_indptr;
@@ -197,12 +199,18 @@ StepInputs inputs_of(const SharedStepArrays& arrays, const StepCapacity& capacit
   inputs.num_segments = capacity.segments;
   inputs.num_tokens = capacity.query_tokens;
   inputs.q_position = arrays.q_position;
-  inputs.base = arrays.base;
-  inputs.start = arrays.start;
-  inputs.length = arrays.length;
-  inputs.lead = arrays.lead;
-  inputs.first_page = arrays.first_page;
+  inputs.base = segments.base;
+  inputs.start = segments.start;
+  inputs.length = segments.length;
+  inputs.lead = segments.lead;
+  inputs.first_page = segments.first_page;
   return inputs;
+}
+
+void allocate_segments(Arena& arena, int count, SegmentArrays& segments) {
+  for (int32** array :
+       {&segments.base, &segments.start, &segments.length, &segments.lead, &segments.first_page})
+    arena.allocate(*array, size(count));
 }
 
 void allocate_shared_step(Arena& arena, const StepCapacity& capacity, SharedStepArrays& arrays) {
@@ -210,17 +218,22 @@ void allocate_shared_step(Arena& arena, const StepCapacity& capacity, SharedStep
   arena.allocate(arrays.segment_indptr, size(capacity.requests) + 1);
   arena.allocate(arrays.q_position, size(capacity.query_tokens));
   arena.allocate(arrays.counts, 1);
-  for (int32** array :
-       {&arrays.base, &arrays.start, &arrays.length, &arrays.lead, &arrays.first_page})
-    arena.allocate(*array, size(capacity.segments));
+  allocate_segments(arena, capacity.segments, arrays.segments);
+}
+
+void allocate_own_segments(Arena& arena, const StepCapacity& capacity, OwnSegmentArrays& own) {
+  const int count = kMaxKeptSegments * capacity.segments;
+  arena.allocate(own.segment_indptr, size(capacity.requests) + 1);
+  allocate_segments(arena, count, own.segments);
+  arena.allocate(own.mask_base, size(count));
 }
 
 // Returns the most query tokens of a request that shares segments. A request with more fills a tile
 // of the shared step's kernel by itself.
 int max_sharing_tokens(const StepShape& shape, const KernelConfig& config,
                        const StepCapacity& capacity) {
-  return std::min(capacity.tokens_per_request,
-                  std::max((config.prefill.block_m() - 1) / shape.group_size, 1));
+  return std::min({capacity.tokens_per_request, kMaxReaderTokens,
+                   std::max((config.prefill.block_m() - 1) / shape.group_size, 1)});
 }
 
 // A shared segment has at least two readers, each with at least one query token.
@@ -260,7 +273,7 @@ void lay_out_share(Arena& arena, const StepShape& shape, const KernelConfig& con
   arena.allocate(share.tokens, size(shared.query_tokens));
   arena.allocate(share.slots, size(capacity.query_tokens));
   arena.allocate(share.sharing_tokens, max_sharing(capacity, shared));
-  arena.allocate(share.own_length, size(capacity.segments));
+  allocate_own_segments(arena, capacity, share.own);
   if (share.table_segments > kShareSegments)
     arena.allocate(share.table, static_cast<std::size_t>(share_table_bytes(share.table_segments)));
 }
@@ -276,9 +289,7 @@ std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const Ker
   const bool can_save = 2 * shape.group_size <= config.prefill.block_m();
   if (!shape.cascade || shared.segments == 0 || !can_save) return 0;
   lay_out_share(arena, shape, config, capacity, shared, params.share);
-  arena.allocate(params.plan.step.header, 1);
-  arena.allocate(params.plan.step.segments, size(shared.segments));
-  arena.allocate(params.plan.step.positions, size(shared.query_tokens));
+  allocate_step(arena, shared, /*cascade=*/false, params.plan.step);
   const int tile_rows = config.prefill.block_m();
   const std::size_t rows = size(shared.query_tokens) * size(shape.group_size);
   PlanPhase& phase = params.plan.phase[0];
@@ -302,7 +313,7 @@ std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const Ker
 std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const KernelConfig& config,
                          const StepCapacity& capacity, int sm_count, PlanParams& params) {
   Arena arena(memory);
-  allocate_step(arena, capacity, params.step);
+  allocate_step(arena, capacity, shape.cascade, params.step);
   constexpr int kAll = std::numeric_limits<int>::max();
   const int decode_rows = config.decode.rows_per_head();
   const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
@@ -346,7 +357,7 @@ std::size_t lay_out_rotation(std::byte* memory, const StepShape& shape,
   allocate_scratch_pool(arena, shape, max_runs, rotation.keys);
   const TileConfig& tile = shape.rotated->prefill;
   const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
-  allocate_step(arena, capacity, rotation.plan.step);
+  allocate_step(arena, capacity, /*cascade=*/false, rotation.plan.step);
   lay_out_phase(arena, shape, *shape.rotated, tile, capacity,
                 {unrotated.min_rows, unrotated.max_rows, tile.block_m(),
                  rows / size(tile.block_m()) + size(capacity.requests)},

@@ -6,18 +6,32 @@
 
 namespace lazyrope {
 
-// The shared step as the planner reads it, in device memory. The share kernel writes it. Request g
-// has segment g.
-struct SharedStepArrays {
-  int32* q_indptr;        // [max_segments + 1]
-  int32* segment_indptr;  // [max_segments + 1]
-  int32* q_position;      // [max_tokens]: distance of the query from the document's token 0
-  int32* base;            // [max_segments], like the next arrays
+// Segments that the share kernel writes, for the planner: arrays of int32 in device memory.
+struct SegmentArrays {
+  int32* base;
   int32* start;
   int32* length;
   int32* lead;
   int32* first_page;
+};
+
+// The shared step as the planner reads it, in device memory. The share kernel writes it. Request g
+// has segment g.
+struct SharedStepArrays {
+  int32* q_indptr;         // [max_segments + 1]
+  int32* segment_indptr;   // [max_segments + 1]
+  int32* q_position;       // [max_tokens]: distance of the query from the document's token 0
+  SegmentArrays segments;  // [max_segments]
   SharedCounts* counts;
+};
+
+// The segments that the step's requests keep, which replace the caller's. At most two are left of a
+// caller's segment: what is before and after its shared tokens.
+inline constexpr int32 kMaxKeptSegments = 2;
+struct OwnSegmentArrays {
+  int32* segment_indptr;   // [requests + 1]
+  SegmentArrays segments;  // [2 * segments]
+  int32* mask_base;        // [2 * segments]; written if the caller has one
 };
 
 // Memory of the share kernel for each of the caller's segments. It is in shared memory where a step
@@ -25,6 +39,8 @@ struct SharedStepArrays {
 inline constexpr int32 kShareSegments = 2048;
 inline constexpr int32 kShareChunk = 64;  // the least size of a table; a warp sorts so many at once
 inline constexpr int32 kShareWordsPerSegment = 12;
+inline constexpr int32 kShareIndexBits = 20;     // a step with a cascade has at most 2^20 segments
+inline constexpr int32 kMaxReaderTokens = 1024;  // query tokens of a request that shares
 constexpr int64 share_table_bytes(int32 segments) {
   return (int64{segments} + 1) * kShareWordsPerSegment * 4;
 }
@@ -37,16 +53,16 @@ struct ShareParams {
   SharedToken* tokens;    // [max_tokens]
   SharedSlots* slots;     // [query tokens]
   int32* sharing_tokens;  // the query tokens that have slots
-  int32* own_length;      // [segments]: 0 where a segment is shared
-  uint8* table;           // null: the table is in shared memory
-  int32 table_segments;   // the segments that the table has room for: a power of two
-  int32 max_segments;     // the most segments and tokens of the shared step
+  OwnSegmentArrays own;
+  uint8* table;          // null: the table is in shared memory
+  int32 table_segments;  // the segments that the table has room for: a power of two
+  int32 max_segments;    // the most segments and tokens of the shared step
   int32 max_tokens;
   int32 tile_tokens;       // query tokens of a tile of the shared step's kernel
   int32 min_length;        // the fewest tokens of a shared segment
   int32 min_saved_tokens;  // tokens that the step must save to share anything
 };
-static_assert(sizeof(ShareParams) == 96 + 16 + 72 + 40 + 24);
+static_assert(sizeof(ShareParams) == 96 + 16 + 72 + 24 + 56 + 8 + 24);
 
 inline constexpr int32 kShareThreads = 512;
 constexpr int32 kShareScanBytes = kShareThreads / 32 * 4;

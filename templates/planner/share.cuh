@@ -5,17 +5,27 @@
 // there. So one request serves readers that put the document at different positions.
 //
 // A segment can be shared if all query tokens of its request see all its tokens, they do not fill a
-// tile of the shared step's kernel, and it is long enough. Segments are shared where that saves
-// reading tokens, and only if the whole step saves enough.
+// tile of the shared step's kernel, and it is long enough. Segments need not be equal: their common
+// tokens are shared, and each request keeps the others, before or after these, as its own segments.
+//
+// A family is the segments that begin at the same slot. A slice that begins inside another segment
+// is found by its first page: the other segment joins the slice's family from there on if no
+// segment begins where it does. A family shares its first tokens among some of its members, so many
+// of both that this saves the most tokens, if it saves any, and if the whole step saves enough.
 //
 // The grid has one CTA of kShareThreads threads, which all have the same role. Its steps:
 //   1. hash_segments(), load_requests(), choose_candidates(): the columns of the table, and a key
 //      to sort by for each segment.
-//   2. sort(): segments with equal keys become neighbours, in the order of the step.
-//   3. find_groups(): neighbours that read the same slots are a group, a shared segment if it pays.
-//   4. choose(): the groups that are shared get requests and tokens of the shared step.
-//   5. write_tokens(), write_slots(): the tokens of each reader, and the slots of their results.
-//      The slots of a query token are those of its request's shared segments, in their order.
+//   2. sort(): segments of a family become neighbours, the longest first, then in the step's order.
+//   3. join_slices(), only where slices begin inside a document: segments that contain a slice's
+//      first token join its family, and all are sorted again.
+//   4. find_families(), compare(): the families, and the tokens that each member has in common with
+//      the longest one.
+//   5. choose_members(), choose(): what each family shares, and, if that pays, its request and
+//      tokens in the shared step.
+//   6. write_tokens(), write_segments(), write_requests(): the tokens of each reader, the slots of
+//      their results, and the segments that requests keep. The slots of a query token are those of
+//      its request's shared segments, in their order.
 //
 // All loops over segments take kShareThreads segments at a time, with the sums of those before
 // carried on. The result does not depend on timing.
@@ -24,12 +34,15 @@
 // |------------------|-------------|-----------|--------------------------------------------------|
 // | between steps    | all threads | the CTA   | columns of the table                             |
 // | sort()           | all threads | the CTA   | keys, between two passes over the table          |
+// | choose_members() | a warp      | the warp  | a family's runs, which its choice replaces       |
 // | CtaScan, sums()  | all threads | the CTA   | the scan's memory, after each store and each use |
 #pragma once
 
 #include "abi/share.h"
 #include "ops/cta_scan.cuh"
-#include "planner/inputs.cuh"
+#include "planner/key_sort.cuh"
+#include "planner/segment_locations.cuh"
+#include "planner/share_table.cuh"
 
 namespace lazyrope {
 
@@ -38,12 +51,13 @@ class SharePlanner {
   using Mask = typename Spec::Mask;
   static constexpr int32 kThreads = kShareThreads;
   static constexpr int32 kNotShared = -1;
-  static constexpr uint32 kNoHash = 0xffffffff;  // the hash of segments that cannot be shared
+  static constexpr int32 kLineInts = 32;  // int32 per L2 cache line
 
  public:
   LAZYROPE_DEVICE SharePlanner(const ShareParams& params, SharedPtr memory)
       : params_(params),
         in_(params.inputs),
+        segments_(params.inputs, params.page_size),
         num_segments_(ld_global_nc(in_.segment_indptr + in_.num_requests)),
         scan_(memory),
         table_(params.table == nullptr ? generic(memory + kShareScanBytes) : generic(params.table),
@@ -55,50 +69,27 @@ class SharePlanner {
     clear_slots();
     load_requests();
     bar_sync();
-    const int32 num_candidates = choose_candidates();
+    const Candidates candidates = choose_candidates();
     sort();
-    const int32 num_groups = find_groups(num_candidates);
+    if (candidates.slices > 0) {
+      join_slices(candidates.count);
+      sort();
+    }
+    const int32 num_families = find_families(candidates.count);
     bar_sync();
-    choose(num_groups);
-    write_tokens(num_candidates);
+    compare(candidates.count);
     bar_sync();
-    write_slots();
+    choose_members(candidates.count);
+    bar_sync();
+    choose(num_families);
+    write_tokens(candidates.count);
+    bar_sync();
+    write_segments();
     bar_sync();
     write_requests();
   }
 
  private:
-  // The columns have an entry for each segment and one more. They are in the order of the step's
-  // segments, in sorted order, or one for each group.
-  struct Table {
-    LAZYROPE_DEVICE Table(GenericPtr at, int64 entries)
-        : key(at),
-          first_token(at + entries * 8),
-          num_tokens(at + entries * 12),
-          first_position(at + entries * 16),
-          last_position(at + entries * 20),
-          group(at + entries * 24),
-          tokens_before(at + entries * 28),
-          group_begin(at + entries * 32),
-          group_token(at + entries * 36),
-          shared_token(at + entries * 40),
-          slot(at + entries * 44) {
-      static_assert(kShareWordsPerSegment * 4 == 48);
-    }
-
-    Column<uint64> key;            // sorted: hash of the segment's slots, then its index
-    Column<int32> first_token;     // by segment: first query token of its request
-    Column<int32> num_tokens;      // by segment: query tokens of its request
-    Column<int32> first_position;  // by segment: least and greatest position of these
-    Column<int32> last_position;
-    Column<int32> group;          // sorted
-    Column<int32> tokens_before;  // sorted: query tokens of the segments before
-    Column<int32> group_begin;    // by group: its first segment in sorted order
-    Column<int32> group_token;    // by group: its first shared token, or kNotShared
-    Column<int32> shared_token;   // by segment: the same for its own readers
-    Column<int32> slot;           // by segment: slots of the segments before
-  };
-
   // Calls visit(i, exists) for i = 0 to count - 1 and the missing i of the last round. All threads
   // of the CTA call visit together.
   template <class Visit>
@@ -115,7 +106,6 @@ class SharePlanner {
 
   // Prefetches the caller's arrays to L2, which the steps read one after the other.
   LAZYROPE_DEVICE void prefetch() const {
-    constexpr int32 kLineInts = 32;
 #pragma unroll 1
     for (int32 i = thread_index() * kLineInts; i < larger(in_.num_segments, in_.num_tokens);
          i += kThreads * kLineInts) {
@@ -155,28 +145,13 @@ class SharePlanner {
     });
   }
 
-  // Makes the sort keys of all segments that are long enough.
+  // Makes the sort keys of all segments that are long enough, and prefetches their page lists.
   LAZYROPE_DEVICE void hash_segments() const {
     for_each(num_sorted(), [&](int32 i, bool exists) {
       if (!exists) return;
-      const bool is_long = i < num_segments_ && length(i) >= params_.min_length;
-      set_key(i, is_long ? hash_of(i) : kNoHash);
-      if (i < in_.num_segments) table_.shared_token.set(i, kNotShared);
+      const bool is_long = i < num_segments_ && segments_.length(i) >= params_.min_length;
+      table_.key.set(i, is_long ? key_of(i, 0) : ShareKey::of_others(i));
     });
-  }
-  LAZYROPE_DEVICE void set_key(int32 i, uint32 hash) const {
-    table_.key.set(i, static_cast<uint64>(hash) << 32 | static_cast<uint32>(i));
-  }
-  // Returns the number of segments that can be shared. The keys of all others become the greatest.
-  LAZYROPE_DEVICE int32 choose_candidates() const {
-    int32 num_candidates = 0;
-    for_each(in_.num_segments, [&](int32 i, bool exists) {
-      const bool has_hash = exists && table_.key.get(i) >> 32 != kNoHash;
-      const bool can_be = has_hash && can_be_shared(i);
-      if (has_hash && !can_be) set_key(i, kNoHash);
-      num_candidates += sums(can_be ? 1 : 0).all;
-    });
-    return num_candidates;
   }
   LAZYROPE_DEVICE int32 num_sorted() const {
     int32 count = kShareChunk;
@@ -184,24 +159,60 @@ class SharePlanner {
     while (count < in_.num_segments) count *= 2;
     return count;
   }
-  LAZYROPE_DEVICE uint32 index_of(int32 sorted) const {
-    return static_cast<uint32>(table_.key.get(sorted));
+
+  LAZYROPE_DEVICE uint64 key_of(int32 segment, int32 offset) const {
+    const TokenLocation first = segments_.location(segment, offset);
+    const int32 pages = segments_.num_pages(first, segments_.length(segment) - offset);
+    if (offset == 0) prefetch_pages(first.pages, pages);
+    return ShareKey::make(ShareKey::first_bits(ld_global_nc(first.pages), first.slot), pages,
+                          segment);
+  }
+  LAZYROPE_DEVICE static void prefetch_pages(const int32* pages, int32 count) {
+    constexpr int32 kMaxPrefetched = 512;
+#pragma unroll 1
+    for (int32 i = 0; i < smaller(count, kMaxPrefetched); i += kLineInts)
+      prefetch_global_l2(pages + i);
+  }
+  LAZYROPE_DEVICE uint32 first_bits_at(int32 sorted) const {
+    return ShareKey::first_bits(table_.key.get(sorted));
+  }
+  LAZYROPE_DEVICE int32 segment_at(int32 sorted) const {
+    return ShareKey::segment(table_.key.get(sorted));
   }
 
-  LAZYROPE_DEVICE int32 lead(int32 segment) const {
-    return in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + segment);
+  struct Candidates {
+    int32 count;   // segments that can be shared
+    int32 slices;  // those of them that begin inside their document
+  };
+  // The keys of all segments that cannot be shared become the greatest.
+  LAZYROPE_DEVICE Candidates choose_candidates() const {
+    constexpr int32 kSliceUnit = 1 << 16;
+    static_assert(kThreads < kSliceUnit);
+    Candidates candidates = {0, 0};
+    for_each(in_.num_segments, [&](int32 i, bool exists) {
+      const bool has_key = exists && first_bits_at(i) != ShareKey::kOthers;
+      const bool can_be = has_key && can_be_shared(i);
+      if (has_key && !can_be) table_.key.set(i, ShareKey::of_others(i));
+      if (exists) {
+        table_.offset.set(i, 0);
+        table_.shared_length.set(i, 0);
+      }
+      const int32 all =
+          sums((can_be ? 1 : 0) + (can_be && segments_.start(i) > 0 ? kSliceUnit : 0)).all;
+      candidates.count += all % kSliceUnit;
+      candidates.slices += all / kSliceUnit;
+    });
+    return candidates;
   }
-  LAZYROPE_DEVICE int32 start(int32 segment) const { return ld_global_nc(in_.start + segment); }
-  LAZYROPE_DEVICE int32 length(int32 segment) const { return ld_global_nc(in_.length + segment); }
 
   // Tells whether all query tokens of the segment's request see all its tokens, at distances that
   // an int32 holds.
   LAZYROPE_DEVICE bool can_be_shared(int32 segment) const {
     if (table_.num_tokens.get(segment) == 0) return false;
-    const int64 base = ld_global_nc(in_.base + segment);
+    const int64 base = segments_.base(segment);
     const int64 mask_base = in_.mask_base == nullptr ? base : ld_global_nc(in_.mask_base + segment);
-    const int64 first_key = mask_base + start(segment);
-    const int64 last_key = first_key + length(segment) - 1;
+    const int64 first_key = mask_base + segments_.start(segment);
+    const int64 last_key = first_key + segments_.length(segment) - 1;
     const PositionRange queries = {table_.first_position.get(segment),
                                    table_.last_position.get(segment)};
     return fits(first_key) && fits(last_key) && fits(-base) && fits(queries.first - base) &&
@@ -212,216 +223,248 @@ class SharePlanner {
     return value >= kFirstPosition && value <= kLastPosition;
   }
 
-  // The location of a segment's first token: its page list from the first token's page on, and the
-  // slot in that page.
-  struct Location {
-    const int32* pages;
-    int32 slot;
-  };
-  LAZYROPE_DEVICE Location location_of(int32 segment) const {
-    const int32 lead = this->lead(segment);
-    const int32 page = quotient(lead, params_.page_size);
-    return {in_.pages + ld_global_nc(in_.first_page + segment) + page,
-            lead - page * params_.page_size.value};
+  LAZYROPE_DEVICE void sort() const { KeySort<kThreads>(table_.key).sort(num_sorted()); }
+
+  // Returns the location of the first token that the segment has in its family.
+  LAZYROPE_DEVICE TokenLocation location_of(int32 segment) const {
+    return segments_.location(segment, table_.offset.get(segment));
   }
-  LAZYROPE_DEVICE int32 num_pages(const Location& location, int32 length) const {
-    return ceil_div(location.slot + length, params_.page_size);
+  // Returns the segment's tokens from there on.
+  LAZYROPE_DEVICE int32 tokens_from_there(int32 segment) const {
+    return segments_.length(segment) - table_.offset.get(segment);
   }
 
-  LAZYROPE_DEVICE uint32 hash_of(int32 segment) const {
-    const Location location = location_of(segment);
-    const int32 length = this->length(segment);
-    uint32 hash = static_cast<uint32>(start(segment));
-    hash = mixed(hash, length);
-    hash = mixed(hash, location.slot);
-    hash = mixed(hash, ld_global_nc(location.pages));
-    hash = mixed(hash, ld_global_nc(location.pages + num_pages(location, length) - 1));
-    return hash == kNoHash ? 0 : hash;
-  }
-  LAZYROPE_DEVICE static uint32 mixed(uint32 hash, int32 word) {
-    hash = (hash ^ static_cast<uint32>(word)) * 0x9e3779b1u;
-    return hash ^ hash >> 15;
-  }
-
-  // Tells whether two segments read the same tokens from the same slots.
-  LAZYROPE_DEVICE bool are_same(int32 a, int32 b) const {
-    const Location of_a = location_of(a);
-    const Location of_b = location_of(b);
-    if (start(a) != start(b) || length(a) != length(b) || of_a.slot != of_b.slot) return false;
-    if (of_a.pages == of_b.pages) return true;
-    return are_equal(of_a.pages, of_b.pages, num_pages(of_a, length(a)));
-  }
-  LAZYROPE_DEVICE static bool are_equal(const int32* a, const int32* b, int32 count) {
-    constexpr int32 kAtOnce = 8;  // loads of each list that are in flight together
-    int32 differs = 0;
+  // Lets each segment that is the only one of its family join the family of a slice that begins
+  // inside it: the first such slice, if enough tokens from there on are the same.
+  LAZYROPE_DEVICE void join_slices(int32 count) const {
 #pragma unroll 1
-    for (int32 first = 0; first < count && differs == 0; first += kAtOnce) {
-#pragma unroll
-      for (int32 i = 0; i < kAtOnce; ++i) {
-        const int32 at = smaller(first + i, count - 1);
-        differs |= ld_global_nc(a + at) ^ ld_global_nc(b + at);
-      }
-    }
-    return differs == 0;
-  }
-
-  // Sorts the keys by a bitonic network. The passes over neighbours at a distance below kShareChunk
-  // are made in registers.
-  LAZYROPE_DEVICE void sort() const {
-    const int32 count = num_sorted();
-    sort_chunks(count, 2, kShareChunk);
-#pragma unroll 1
-    for (int32 size = 2 * kShareChunk; size <= count; size *= 2) {
-#pragma unroll 1
-      for (int32 step = size / 2; step >= kShareChunk; step /= 2) {
-        bar_sync();
-#pragma unroll 1
-        for (int32 i = thread_index(); i < count / 2; i += kThreads) {
-          const int32 low = 2 * i - (i & (step - 1));
-          exchange(low, low + step, (low & size) == 0);
-        }
-      }
-      bar_sync();
-      sort_chunks(count, size, size);
+    for (int32 i = warp_index(); i < count; i += kThreads / kWarpThreads) {
+      const uint32 first = first_bits_at(i);
+      const bool is_single = (i == 0 || first_bits_at(i - 1) != first) &&
+                             (i + 1 == count || first_bits_at(i + 1) != first);
+      if (!is_single) continue;
+      const int32 segment = segment_at(i);
+      const int32 offset = offset_of_slice(segment, count);
+      if (lane_index() == 0) table_.offset.set(segment, offset);
     }
     bar_sync();
+    for_each(count, [&](int32 i, bool exists) {
+      if (!exists) return;
+      const int32 segment = segment_at(i);
+      const int32 offset = table_.offset.get(segment);
+      if (offset > 0) table_.key.set(i, key_of(segment, offset));
+    });
+    bar_sync();
   }
-  LAZYROPE_DEVICE void exchange(int32 low, int32 high, bool ascends) const {
-    const uint64 of_low = table_.key.get(low);
-    const uint64 of_high = table_.key.get(high);
-    if ((of_high < of_low) != ascends) return;
-    table_.key.set(low, of_high);
-    table_.key.set(high, of_low);
-  }
-
-  // Makes the passes within chunks, for the sizes first_size to last_size. A warp has one chunk at
-  // a time, a lane the keys `lane` and `lane` + 32 of it.
-  LAZYROPE_DEVICE void sort_chunks(int32 count, int32 first_size, int32 last_size) const {
-    static_assert(kShareChunk == 2 * kWarpThreads);
+  // Returns the tokens of a segment before the slice whose family it joins, or 0. A warp takes
+  // part, which looks up a page with each lane.
+  LAZYROPE_DEVICE int32 offset_of_slice(int32 segment, int32 count) const {
+    const TokenLocation from = segments_.location(segment, 0);
+    const int32 pages = segments_.num_pages(from, segments_.length(segment));
 #pragma unroll 1
-    for (int32 chunk = warp_index() * kShareChunk; chunk < count;
-         chunk += kThreads / kWarpThreads * kShareChunk) {
-      const int32 low = chunk + lane_index();
-      const int32 high = low + kWarpThreads;
-      uint64 of_low = table_.key.get(low);
-      uint64 of_high = table_.key.get(high);
-#pragma unroll 1
-      for (int32 size = first_size; size <= last_size; size *= 2) {
-        if (size >= kShareChunk && (of_high < of_low) == ((low & size) == 0)) {
-          const uint64 swapped = of_low;
-          of_low = of_high;
-          of_high = swapped;
-        }
-#pragma unroll 1
-        for (int32 step = smaller(size, kShareChunk / 2) / 2; step > 0; step /= 2) {
-          of_low = exchanged(of_low, step, (low & size) == 0);
-          of_high = exchanged(of_high, step, (high & size) == 0);
-        }
-      }
-      table_.key.set(low, of_low);
-      table_.key.set(high, of_high);
+    for (int32 first = 0; first < pages; first += kWarpThreads) {
+      const int32 page = first + lane_index();
+      const int32 slice = page < pages ? slice_in_page(from, page, count) : kNotShared;
+      const int32 offset = slice == kNotShared ? 0 : joined_offset(segment, from, page, slice);
+      const uint32 found = vote_sync_ballot(offset > 0);
+      if (found != 0) return shfl_sync_idx(offset, lowest_one(found));
     }
+    return 0;
   }
-  // Returns the lane's key after the exchange with the lane at a distance of `step`.
-  LAZYROPE_DEVICE static uint64 exchanged(uint64 key, int32 step, bool ascends) {
-    const auto low = shfl_sync_bfly(static_cast<int32>(key), step);
-    const auto high = shfl_sync_bfly(static_cast<int32>(key >> 32), step);
-    const uint64 other =
-        static_cast<uint64>(static_cast<uint32>(high)) << 32 | static_cast<uint32>(low);
-    const bool takes_less = ((lane_index() & step) == 0) == ascends;
-    return (other < key) == takes_less ? other : key;
+  // Returns the first slice that begins in a page of a list after its first token, or kNotShared.
+  LAZYROPE_DEVICE int32 slice_in_page(const TokenLocation& from, int32 page, int32 count) const {
+    const int32 first_slot = page == 0 ? from.slot + 1 : 0;
+    const int32 number = ld_global_nc(from.pages + page);
+    const uint64 least = ShareKey::least(ShareKey::first_bits(number, first_slot));
+    const int32 at = upper_bound(count, least - 1, [&](int32 i) { return table_.key.get(i); });
+    if (at == count) return kNotShared;
+    const int32 slice = segment_at(at);
+    const TokenLocation location = segments_.location(slice, 0);
+    const bool is_there = ld_global_nc(location.pages) == number && location.slot >= first_slot;
+    return is_there && segments_.start(slice) > 0 ? slice : kNotShared;
+  }
+  // Returns the tokens of a segment before a slice that begins in its page `page`, or 0 if too few
+  // tokens from there on are the same.
+  LAZYROPE_DEVICE int32 joined_offset(int32 segment, const TokenLocation& from, int32 page,
+                                      int32 slice) const {
+    const TokenLocation to = segments_.location(slice, 0);
+    const int32 offset = page * segments_.page_size() + to.slot - from.slot;
+    const int32 length = smaller(segments_.length(segment) - offset, segments_.length(slice));
+    if (length < params_.min_length) return 0;
+    const TokenLocation there = {from.pages + page, to.slot};
+    return segments_.common_tokens(there, to, length) >= params_.min_length ? offset : 0;
   }
 
-  // Numbers the groups of sorted segments that read the same slots. Returns the number of groups.
-  LAZYROPE_DEVICE int32 find_groups(int32 num_candidates) const {
-    int32 num_groups = 0;
+  // Numbers the families of sorted segments. Returns their number.
+  LAZYROPE_DEVICE int32 find_families(int32 count) const {
+    int32 num_families = 0;
     int32 num_tokens = 0;
-    for_each(num_candidates, [&](int32 i, bool exists) {
-      const int32 segment = exists ? static_cast<int32>(index_of(i)) : 0;
-      const bool begins =
-          exists && (i == 0 || !are_same(segment, static_cast<int32>(index_of(i - 1))));
-      const int32 tokens = exists ? table_.num_tokens.get(segment) : 0;
-      const CtaSums groups = sums(begins ? 1 : 0);
+    for_each(count, [&](int32 i, bool exists) {
+      const bool begins = exists && (i == 0 || !are_of_one_family(i - 1, i));
+      const int32 tokens = exists ? table_.num_tokens.get(segment_at(i)) : 0;
+      const CtaSums families = sums(begins ? 1 : 0);
       const CtaSums of_tokens = sums(tokens);
-      const int32 group = num_groups + groups.before + (begins ? 0 : -1);
+      const int32 family = num_families + families.before + (begins ? 0 : -1);
       if (exists) {
-        table_.group.set(i, group);
+        table_.family.set(i, family);
         table_.tokens_before.set(i, num_tokens + of_tokens.before);
       }
-      if (begins) table_.group_begin.set(group, i);
-      num_groups += groups.all;
+      if (begins) table_.family_begin.set(family, i);
+      num_families += families.all;
       num_tokens += of_tokens.all;
     });
     if (thread_index() == 0) {
-      table_.group_begin.set(num_groups, num_candidates);
-      table_.tokens_before.set(num_candidates, num_tokens);
+      table_.family_begin.set(num_families, count);
+      table_.tokens_before.set(count, num_tokens);
     }
-    return num_groups;
+    return num_families;
+  }
+  LAZYROPE_DEVICE bool are_of_one_family(int32 a, int32 b) const {
+    if (first_bits_at(a) != first_bits_at(b)) return false;
+    const TokenLocation of_a = location_of(segment_at(a));
+    const TokenLocation of_b = location_of(segment_at(b));
+    return of_a.slot == of_b.slot && ld_global_nc(of_a.pages) == ld_global_nc(of_b.pages);
   }
 
+  // Compares each segment with the first one of its family, which has the most pages.
+  LAZYROPE_DEVICE void compare(int32 count) const {
+    for_each(count, [&](int32 i, bool exists) {
+      if (!exists) return;
+      const int32 segment = segment_at(i);
+      const int32 first = segment_at(table_.family_begin.get(table_.family.get(i)));
+      const int32 length = smaller(tokens_from_there(segment), tokens_from_there(first));
+      table_.run.set(i, segment == first ? length
+                                         : segments_.common_tokens(location_of(segment),
+                                                                   location_of(first), length));
+    });
+  }
+
+  // What a family can share: its first `tokens` tokens, among its first `members` members.
+  struct Choice {
+    int64 saved;  // tokens that are not read again
+    int32 members;
+    int32 tokens;
+  };
+
+  // Chooses for each family with several members what saves the most. A warp has one family at a
+  // time.
+  LAZYROPE_DEVICE void choose_members(int32 count) const {
+#pragma unroll 1
+    for (int32 first = warp_index() * kWarpThreads; first < count; first += kThreads) {
+      const int32 i = first + lane_index();
+      const int32 family = i < count ? table_.family.get(i) : 0;
+      const bool begins = i + 1 < count && table_.family_begin.get(family) == i &&
+                          table_.family.get(i + 1) == family;
+      uint32 left = vote_sync_ballot(begins);
+#pragma unroll 1
+      for (; left != 0; left &= left - 1) choose_of_family(shfl_sync_idx(family, lowest_one(left)));
+    }
+  }
+  LAZYROPE_DEVICE void choose_of_family(int32 family) const {
+    const int32 begin = table_.family_begin.get(family);
+    const int32 end = table_.family_begin.get(family + 1);
+    const int32 tokens_before = table_.tokens_before.get(begin);
+    Choice best = {0, 0, 0};
+    int32 run = kLastPosition;  // that of all members before
+#pragma unroll 1
+    for (int32 first = begin; first < end; first += kWarpThreads) {
+      const int32 i = first + lane_index();
+      const int32 last = smaller(i, end - 1);
+      run = smaller(run, prefix_min(table_.run.get(last)));
+      const int32 tokens = table_.tokens_before.get(last + 1) - tokens_before;
+      const Choice choice = {saved_tokens(last + 1 - begin, tokens, run), last + 1 - begin, run};
+      if (choice.saved > best.saved) best = choice;
+      run = shfl_sync_idx(run, kWarpThreads - 1);
+    }
+    best = best_of_warp(best);
+    bar_warp_sync();
+    if (lane_index() > 1) return;
+    table_.run.set(begin + lane_index(), lane_index() == 0 ? best.tokens : best.members);
+  }
+  LAZYROPE_DEVICE static int32 prefix_min(int32 value) {
+#pragma unroll
+    for (int32 delta = 1; delta < kWarpThreads; delta *= 2)
+      value = smaller(value, shfl_sync_up(value, delta));
+    return value;
+  }
+  LAZYROPE_DEVICE static Choice best_of_warp(Choice choice) {
+#pragma unroll
+    for (int32 mask = kWarpThreads / 2; mask > 0; mask /= 2) {
+      const auto saved = static_cast<int64>(from_partner(static_cast<uint64>(choice.saved), mask));
+      const Choice other = {saved, shfl_sync_bfly(choice.members, mask),
+                            shfl_sync_bfly(choice.tokens, mask)};
+      const bool is_tie = other.saved == choice.saved;
+      if (is_tie ? other.members < choice.members : other.saved > choice.saved) choice = other;
+    }
+    return choice;
+  }
+  // Returns how many tokens fewer are read if `members` segments with `query_tokens` readers share
+  // their first `tokens` tokens. What the shared step never has room for saves nothing.
+  LAZYROPE_DEVICE int64 saved_tokens(int32 members, int32 query_tokens, int32 tokens) const {
+    const int32 tiles = (query_tokens + params_.tile_tokens - 1) / params_.tile_tokens;
+    if (tokens < params_.min_length || members <= tiles || query_tokens > params_.max_tokens)
+      return 0;
+    return static_cast<int64>(members - tiles) * tokens;
+  }
+
+  // The segments of a family that share its first tokens.
   struct Group {
     int32 begin;  // its first segment in sorted order
     int32 segments;
-    int32 tokens;  // query tokens of its readers
-    int32 length;  // tokens of the shared segment
+    int32 query_tokens;  // those of its readers
+    int32 tokens;        // shared tokens
   };
-  LAZYROPE_DEVICE Group group_at(int32 i) const {
-    const int32 begin = table_.group_begin.get(i);
-    const int32 end = table_.group_begin.get(i + 1);
-    return {begin, end - begin, table_.tokens_before.get(end) - table_.tokens_before.get(begin),
-            length(static_cast<int32>(index_of(begin)))};
+  LAZYROPE_DEVICE Group group_of(int32 family) const {
+    const int32 begin = table_.family_begin.get(family);
+    if (table_.family_begin.get(family + 1) - begin < 2) return {begin, 0, 0, 0};
+    const int32 segments = table_.run.get(begin + 1);
+    return {begin, segments,
+            table_.tokens_before.get(begin + segments) - table_.tokens_before.get(begin),
+            table_.run.get(begin)};
   }
-  // Returns how many tokens fewer are read if the group is shared. A group that the shared step
-  // never has room for saves nothing.
   LAZYROPE_DEVICE int64 saved_tokens(const Group& group) const {
-    const int32 tiles = (group.tokens + params_.tile_tokens - 1) / params_.tile_tokens;
-    if (group.segments <= tiles || group.tokens > params_.max_tokens) return 0;
-    return static_cast<int64>(group.segments - tiles) * group.length;
+    return saved_tokens(group.segments, group.query_tokens, group.tokens);
   }
 
-  // Chooses the groups that are shared, as many as the shared step has room for, and writes its
+  // Chooses the families that share, as many as the shared step has room for, and writes its
   // requests.
-  LAZYROPE_DEVICE void choose(int32 num_groups) const {
-    const bool shares = saves_enough(num_groups);
+  LAZYROPE_DEVICE void choose(int32 num_families) const {
+    const bool shares = saves_enough(num_families);
     int32 num_requests = 0;
     int32 num_tokens = 0;
-    for_each(num_groups, [&](int32 i, bool exists) {
-      const Group group = exists ? group_at(i) : Group{};
+    for_each(num_families, [&](int32 i, bool exists) {
+      const Group group = exists ? group_of(i) : Group{};
       const bool pays = shares && exists && saved_tokens(group) > 0;
-      const CtaSums tokens = sums(pays ? group.tokens : 0);
+      const CtaSums tokens = sums(pays ? group.query_tokens : 0);
       const CtaSums requests = sums(pays ? 1 : 0);
       const int32 token = num_tokens + tokens.before;
       const int32 request = num_requests + requests.before;
       const bool has_room =
-          token + group.tokens <= params_.max_tokens && request < params_.max_segments;
-      if (exists) table_.group_token.set(i, pays && has_room ? token : kNotShared);
-      if (pays && has_room)
-        write_request(request, token, static_cast<int32>(index_of(group.begin)));
-      // Groups without room are the last ones of the round.
-      num_tokens += sums(pays && has_room ? group.tokens : 0).all;
+          token + group.query_tokens <= params_.max_tokens && request < params_.max_segments;
+      if (exists) table_.family_token.set(i, pays && has_room ? token : kNotShared);
+      if (pays && has_room) write_shared_request(request, token, group);
+      // Families without room are the last ones of the round.
+      num_tokens += sums(pays && has_room ? group.query_tokens : 0).all;
       num_requests += sums(pays && has_room ? 1 : 0).all;
     });
     if (thread_index() == 0) write_end(num_requests, num_tokens);
   }
-  LAZYROPE_DEVICE bool saves_enough(int32 num_groups) const {
+  LAZYROPE_DEVICE bool saves_enough(int32 num_families) const {
     int64 saved = 0;
-    for_each(num_groups, [&](int32 i, bool exists) {
+    for_each(num_families, [&](int32 i, bool exists) {
       constexpr int32 kMax = 0x7fffffff / kThreads;  // the sum of all threads fits an int32
-      const int64 of_group = exists ? saved_tokens(group_at(i)) : 0;
-      saved += sums(static_cast<int32>(smaller(of_group, int64{kMax}))).all;
+      const int64 of_family = exists ? saved_tokens(group_of(i)) : 0;
+      saved += sums(static_cast<int32>(smaller(of_family, int64{kMax}))).all;
     });
     return saved > 0 && saved >= params_.min_saved_tokens;
   }
 
-  LAZYROPE_DEVICE void write_request(int32 request, int32 token, int32 segment) const {
-    const SharedStepArrays& to = params_.shared;
-    st_global(to.q_indptr + request, token);
-    st_global(to.segment_indptr + request, request);
-    st_global(to.base + request, 0);
-    st_global(to.start + request, start(segment));
-    st_global(to.length + request, length(segment));
-    st_global(to.lead + request, lead(segment));
-    st_global(to.first_page + request, ld_global_nc(in_.first_page + segment));
+  LAZYROPE_DEVICE void write_shared_request(int32 request, int32 token, const Group& group) const {
+    const int32 segment = segment_at(group.begin);
+    st_global(params_.shared.q_indptr + request, token);
+    st_global(params_.shared.segment_indptr + request, request);
+    segments_.write(params_.shared.segments, request, 0, segment, table_.offset.get(segment),
+                    group.tokens);
   }
   LAZYROPE_DEVICE void write_end(int32 num_requests, int32 num_tokens) const {
     st_global(params_.shared.q_indptr + num_requests, num_tokens);
@@ -431,17 +474,20 @@ class SharePlanner {
   }
 
   // Writes the tokens of all readers, except for their slots.
-  LAZYROPE_DEVICE void write_tokens(int32 num_candidates) const {
-    for_each(num_candidates, [&](int32 i, bool exists) {
+  LAZYROPE_DEVICE void write_tokens(int32 count) const {
+    for_each(count, [&](int32 i, bool exists) {
       if (!exists) return;
-      const int32 group = table_.group.get(i);
-      const int32 group_token = table_.group_token.get(group);
-      if (group_token == kNotShared) return;
-      const int32 before = table_.tokens_before.get(table_.group_begin.get(group));
-      const int32 token = group_token + table_.tokens_before.get(i) - before;
-      const auto segment = static_cast<int32>(index_of(i));
+      const int32 family = table_.family.get(i);
+      const int32 family_token = table_.family_token.get(family);
+      if (family_token == kNotShared) return;
+      const Group group = group_of(family);
+      if (i - group.begin >= group.segments) return;
+      const int32 before = table_.tokens_before.get(group.begin);
+      const int32 token = family_token + table_.tokens_before.get(i) - before;
+      const int32 segment = segment_at(i);
       table_.shared_token.set(segment, token);
-      const int32 base = ld_global_nc(in_.base + segment);
+      table_.shared_length.set(segment, group.tokens);
+      const int32 base = segments_.base(segment);
       const int32 first = table_.first_token.get(segment);
 #pragma unroll 1
       for (int32 t = 0; t < table_.num_tokens.get(segment); ++t) {
@@ -452,23 +498,42 @@ class SharePlanner {
     });
   }
 
-  // Writes the slots of all readers' tokens, and the lengths of the segments that are not shared.
-  LAZYROPE_DEVICE void write_slots() const {
+  // Writes the slots of all readers' tokens, and the segments that requests keep: what is before
+  // and after the shared tokens of each segment.
+  LAZYROPE_DEVICE void write_segments() const {
+    constexpr int32 kKeptUnit = 1 << 20;  // both sums are made at once
+    static_assert(kThreads * kMaxReaderTokens < kKeptUnit);
     int32 num_slots = 0;
+    int32 num_kept = 0;
     for_each(in_.num_segments, [&](int32 i, bool exists) {
-      const int32 token = exists ? table_.shared_token.get(i) : kNotShared;
-      const int32 tokens = token == kNotShared ? 0 : table_.num_tokens.get(i);
-      const CtaSums slots = sums(tokens);
+      const int32 shared = exists ? table_.shared_length.get(i) : 0;
+      const int32 all = i < num_segments_ ? segments_.length(i) : 0;
+      const int32 before = shared > 0 ? table_.offset.get(i) : all;
+      const int32 after = all - before - shared;
+      const int32 tokens = shared > 0 ? table_.num_tokens.get(i) : 0;
+      const CtaSums of = sums(tokens + ((before > 0 ? 1 : 0) + (after > 0 ? 1 : 0)) * kKeptUnit);
+      const int32 slot = num_slots + of.before % kKeptUnit;
+      const int32 kept = num_kept + of.before / kKeptUnit;
+      if (before > 0) keep(kept, i, 0, before);
+      if (after > 0) keep(kept + (before > 0 ? 1 : 0), i, before + shared, after);
       if (exists) {
-        st_global(params_.own_length + i, token == kNotShared ? length(i) : 0);
-        table_.slot.set(i, num_slots + slots.before);
+        table_.slot.set(i, slot);
+        table_.own_segment.set(i, kept);
       }
 #pragma unroll 1
       for (int32 t = 0; t < tokens; ++t)
-        st_global(&params_.tokens[token + t].slot, num_slots + slots.before + t);
-      num_slots += slots.all;
+        st_global(&params_.tokens[table_.shared_token.get(i) + t].slot, slot + t);
+      num_slots += of.all % kKeptUnit;
+      num_kept += of.all / kKeptUnit;
     });
-    if (thread_index() == 0) table_.slot.set(in_.num_segments, num_slots);
+    if (thread_index() != 0) return;
+    table_.slot.set(in_.num_segments, num_slots);
+    table_.own_segment.set(in_.num_segments, num_kept);
+  }
+  LAZYROPE_DEVICE void keep(int32 at, int32 segment, int32 offset, int32 length) const {
+    segments_.write(params_.own.segments, at, segments_.base(segment), segment, offset, length);
+    if (in_.mask_base != nullptr)
+      st_global(params_.own.mask_base + at, ld_global_nc(in_.mask_base + segment));
   }
 
   LAZYROPE_DEVICE void clear_slots() const {
@@ -477,16 +542,20 @@ class SharePlanner {
     });
   }
 
-  // Writes the slots of the query tokens that have any. The slots of own results come last.
+  // Writes the segments that each request keeps, and the slots of the query tokens that have any.
+  // The slots of own results come last.
   LAZYROPE_DEVICE void write_requests() const {
     const int32 num_shared = table_.slot.get(in_.num_segments);
     int32 num_own = 0;
     for_each(in_.num_requests, [&](int32 i, bool exists) {
-      const int32 first = exists ? table_.slot.get(ld_global_nc(in_.segment_indptr + i)) : 0;
-      const int32 end = exists ? table_.slot.get(ld_global_nc(in_.segment_indptr + i + 1)) : 0;
+      const int32 segment = exists ? ld_global_nc(in_.segment_indptr + i) : 0;
+      const int32 segment_end = exists ? ld_global_nc(in_.segment_indptr + i + 1) : 0;
+      const int32 first = exists ? table_.slot.get(segment) : 0;
+      const int32 end = exists ? table_.slot.get(segment_end) : 0;
       const int32 token = exists ? ld_global_nc(in_.q_indptr + i) : 0;
       const int32 tokens = end > first ? ld_global_nc(in_.q_indptr + i + 1) - token : 0;
       const CtaSums own = sums(tokens);
+      if (exists) st_global(params_.own.segment_indptr + i, table_.own_segment.get(segment));
 #pragma unroll 1
       for (int32 t = 0; t < tokens; ++t) {
         const int32 index = num_own + own.before + t;
@@ -496,14 +565,17 @@ class SharePlanner {
       }
       num_own += own.all;
     });
-    if (thread_index() == 0) st_global(&params_.shared.counts->sharing_tokens, num_own);
+    if (thread_index() != 0) return;
+    st_global(&params_.shared.counts->sharing_tokens, num_own);
+    st_global(params_.own.segment_indptr + in_.num_requests, table_.own_segment.get(num_segments_));
   }
 
   const ShareParams& params_;
   const StepInputs& in_;
+  SegmentLocations segments_;
   int32 num_segments_;  // segments of requests; the caller's arrays may be longer
   CtaScan<kThreads> scan_;
-  Table table_;
+  ShareTable table_;
 };
 
 }  // namespace lazyrope

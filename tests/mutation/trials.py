@@ -140,6 +140,16 @@ def requests_that_share(count: int) -> Case:
     return fixture.case(fixture.queries(count), [in_order(fixture, orders[i % 3], 1) for i in range(count)])
 
 
+def requests_that_share_a_slice(count: int) -> Case:
+    """Makes requests that share documents, one that reads another document, and one that reads its end."""
+    fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=1, cascade=True), [70, 64, 90], 1, "cpu")
+    asked = [in_order(fixture, [i % 2, 1 - i % 2], 1) for i in range(count)]
+    for start in (0, 20):
+        asked.append(in_order(fixture, [2], 1))
+        asked[-1].slices[0].start, asked[-1].slices[0].length = start, 90 - start
+    return fixture.case(fixture.queries(len(asked)), asked)
+
+
 def uneven_requests() -> Case:
     """Makes requests with 8 to 18 documents. They have many tiles for four SMs, which take them from a queue."""
     fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=2), [64] * 18, 1, "cpu")
@@ -213,6 +223,7 @@ TRIALS = [
     Trial("many tiles", lambda: requests_of_one_document(70, kv_heads=2), DECODE, PREFILL),
     # The threads of the share kernel go through these segments in two rounds.
     Trial("many shared segments", lambda: requests_that_share(180), DECODE, PREFILL, attends=False),
+    Trial("a shared slice", lambda: requests_that_share_a_slice(40), DECODE, PREFILL, attends=False),
     Trial("shared segments", lambda: requests_that_share(9), DECODE, PREFILL),
     Trial("many requests", lambda: many_requests(1100), DECODE, PREFILL, attends=False),
 ]

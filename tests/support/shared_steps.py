@@ -41,6 +41,12 @@ def with_private_lists(case: Case, seed: int) -> Case:
     return replace(case, metadata=metadata)
 
 
+def _cuts(length: int) -> list[tuple[int, int]]:
+    """Returns slices of a document as (start, length): most of them whole, others that overlap, one empty."""
+    middle = (min(9, length), max(length - 20, 0))
+    return [(0, length)] * 3 + [middle, (0, max(length - 30, 0)), (length // 3, length - length // 3), (0, 0)]
+
+
 def _segment(rng: random.Random, document: Document, cuts: dict[int, list[tuple[int, int]]]) -> Slice:
     """Returns one of the document's few cuts, at a base of its own."""
     start, length = rng.choice(cuts[id(document)])
@@ -57,7 +63,7 @@ def shared_case(setting: Setting, seed: int, device: str | torch.device, request
     needed = sum(-(-(n + setting.page_size) // setting.page_size) for n in lengths + owns)
     pool = PoolBuilder(setting, needed + 3, rng, device)
     documents = [pool.add(n, rng.choice([0, rng.randrange(setting.page_size)]), generator) for n in lengths]
-    cuts = {id(d): [(0, d.length)] * 3 + [(min(9, d.length), max(d.length - 20, 0)), (0, 0)] for d in documents}
+    cuts = {id(d): _cuts(d.length) for d in documents}
     made = []
     for own in owns:
         slices = [_segment(rng, rng.choice(documents), cuts) for _ in range(rng.randint(0, 4))]

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <random>
@@ -25,15 +27,18 @@ namespace {
 constexpr int kPageSize = 16;
 constexpr int kWindow = 200;
 
+int at(const std::vector<int>& values, int i) { return values[static_cast<std::size_t>(i)]; }
+
 struct Setting {
   std::string name;
   std::string mask = "causal";
   RopeForm query_form = RopeForm::kRaw;
   int group_size = 1;
   int requests = 12;
-  int max_tokens = 4;      // query tokens of a request
-  int segments = 4;        // most segments of a request
-  bool own_lists = false;  // each segment has a page list of its own
+  int max_tokens = 4;  // query tokens of a request
+  int segments = 4;    // most segments of a request
+  bool own_lists =
+      false;  // each segment has a page list of its own, and some lists differ at their end
   int share_above_kib = 0;
 };
 
@@ -68,81 +73,108 @@ Documents make_documents(int count, std::mt19937& random) {
   return documents;
 }
 
-// Requests read whole documents or the same slice of them, before or among their query tokens.
-StepArrays random_step(const Setting& setting, std::mt19937& random) {
-  const auto below = [&](int end) {
-    return static_cast<int>(random() % static_cast<unsigned>(end));
-  };
-  const Documents documents = make_documents(4, random);
-  StepArrays step;
-  if (!setting.own_lists) step.pages = documents.pages;
-  step.q_indptr = step.segment_indptr = {0};
-  for (int r = 0; r < setting.requests; ++r) {
-    const int first = 500 + below(100);
-    for (int t = below(setting.max_tokens + 1); t > 0; --t)
-      step.q_position.push_back(first + below(20));
-    for (int s = below(setting.segments + 1); s > 0; --s) {
-      const int d = below(4);
-      const bool is_slice = below(4) == 0;
-      const int start = is_slice ? 3 : 0;
-      const int length =
-          below(8) == 0 ? 0 : documents.length[static_cast<std::size_t>(d)] - 2 * start;
-      const int slot = d + start;
-      const int list = documents.first_page[static_cast<std::size_t>(d)];
-      step.base.push_back(below(400));
-      step.start.push_back(start);
-      step.length.push_back(length);
-      step.lead.push_back(slot);
-      step.first_page.push_back(setting.own_lists ? static_cast<int>(step.pages.size()) : list);
-      if (setting.own_lists)
-        for (int i = 0; i * kPageSize < slot + length || i == 0; ++i)
-          step.pages.push_back(documents.pages[static_cast<std::size_t>(list + i)]);
+// Requests read documents, or slices of them that overlap, before or among their query tokens.
+class RandomStep {
+ public:
+  RandomStep(const Setting& setting, std::mt19937& random)
+      : setting_(setting), random_(random), documents_(make_documents(4, random)) {
+    if (!setting.own_lists) step_.pages = documents_.pages;
+    step_.q_indptr = step_.segment_indptr = {0};
+    for (int r = 0; r < setting.requests; ++r) {
+      const int first = 500 + below(100);
+      for (int t = below(setting.max_tokens + 1); t > 0; --t)
+        step_.q_position.push_back(first + below(20));
+      for (int s = below(setting.segments + 1); s > 0; --s) add_segment(below(4));
+      step_.q_indptr.push_back(static_cast<int>(step_.q_position.size()));
+      step_.segment_indptr.push_back(static_cast<int>(step_.base.size()));
     }
-    step.q_indptr.push_back(static_cast<int>(step.q_position.size()));
-    step.segment_indptr.push_back(static_cast<int>(step.base.size()));
   }
-  return step;
+  StepArrays arrays() && { return std::move(step_); }
+
+ private:
+  int below(int end) { return static_cast<int>(random_() % static_cast<unsigned>(end)); }
+  int one_of(std::initializer_list<int> values) {
+    return values.begin()[below(static_cast<int>(values.size()))];
+  }
+  void add_segment(int document) {
+    const auto d = static_cast<std::size_t>(document);
+    const int start = one_of({0, 0, 0, 3, 20, 40});
+    const int left = documents_.length[d] - start - one_of({0, 0, 3, 30});
+    const int length = below(8) == 0 ? 0 : left;
+    const int slot = document + start;
+    step_.base.push_back(below(400));
+    step_.start.push_back(start);
+    step_.length.push_back(length);
+    step_.lead.push_back(slot);
+    step_.first_page.push_back(documents_.first_page[d]);
+    if (setting_.own_lists)
+      add_list(documents_.first_page[d], std::max(slot + length - 1, 0) / kPageSize + 1);
+  }
+  void add_list(int first_page, int count) {
+    step_.first_page.back() = static_cast<int>(step_.pages.size());
+    const int same = below(4) == 0 ? 1 + below(count) : count;
+    for (int i = 0; i < count; ++i)
+      step_.pages.push_back(i < same ? at(documents_.pages, first_page + i) : 1000 + below(2));
+  }
+
+  const Setting& setting_;
+  std::mt19937& random_;
+  Documents documents_;
+  StepArrays step_;
+};
+
+StepArrays random_step(const Setting& setting, std::mt19937& random) {
+  return RandomStep(setting, random).arrays();
 }
 
 // A query token of a shared segment: its row of q, and its position there.
 using Reader = std::pair<int, int>;
 
+// A segment that can be shared, from the first token that it has in its family on.
+struct Member {
+  int request = 0;
+  int segment = 0;
+  int offset = 0;
+
+  bool operator==(const Member&) const = default;
+};
+
 struct SharedSegment {
-  int segment = 0;  // the first one that reads it
-  std::vector<int> segments;
+  std::vector<Member> members;  // the first one stands for all
+  int tokens = 0;
   std::vector<Reader> readers;
 };
 
+// A plain model of what the share kernel chooses.
 class Model {
  public:
   Model(const Setting& setting, const StepArrays& step, const ShareParams& params)
       : setting_(setting), step_(step), params_(params) {
+    std::vector<Member> candidates;
     for (int r = 0; r < setting.requests; ++r)
       for (int s = at(step.segment_indptr, r); s < at(step.segment_indptr, r + 1); ++s)
-        if (can_be_shared(r, s)) add(r, s);
+        if (can_be_shared(r, s)) candidates.push_back({r, s, 0});
     std::int64_t saved = 0;
-    std::erase_if(groups_, [&](const auto& entry) {
-      const SharedSegment& group = entry.second;
-      const int tiles =
-          (static_cast<int>(group.readers.size()) + params.tile_tokens - 1) / params.tile_tokens;
-      const int less = static_cast<int>(group.segments.size()) - tiles;
-      if (less > 0) saved += std::int64_t{less} * at(step.length, group.segment);
-      return less <= 0;
-    });
+    for (const auto& [slot, members] : families(joined(candidates)))
+      if (std::int64_t of_family = 0; const auto group = choice(members, of_family)) {
+        groups_.push_back(*group);
+        saved += of_family;
+      }
     if (saved < params.min_saved_tokens) groups_.clear();
   }
 
   // Returns the shared segments by their readers.
   std::map<std::vector<Reader>, SharedSegment> by_readers() const {
     std::map<std::vector<Reader>, SharedSegment> result;
-    for (const auto& [key, group] : groups_) result.emplace(group.readers, group);
+    for (const SharedSegment& group : groups_) result.emplace(group.readers, group);
     return result;
   }
 
  private:
-  static int at(const std::vector<int>& values, int i) {
-    return values[static_cast<std::size_t>(i)];
-  }
+  // The slot that a family begins at: page and slot in the page.
+  using Slot = std::pair<int, int>;
+  using Families = std::map<Slot, std::vector<Member>>;
+
   bool can_be_shared(int request, int segment) const {
     const int begin = at(step_.q_indptr, request);
     const int end = at(step_.q_indptr, request + 1);
@@ -157,25 +189,93 @@ class Model {
     }
     return true;
   }
-  void add(int request, int segment) {
-    const int slot = at(step_.lead, segment);
-    std::vector<int> key = {at(step_.start, segment), at(step_.length, segment), slot % kPageSize};
-    for (int i = slot / kPageSize; i * kPageSize < slot + at(step_.length, segment); ++i)
-      key.push_back(at(step_.pages, at(step_.first_page, segment) + i));
-    const auto [entry, is_new] = groups_.try_emplace(key);
-    SharedSegment& group = entry->second;
-    if (is_new) group.segment = segment;
-    group.segments.push_back(segment);
-    for (int t = at(step_.q_indptr, request); t < at(step_.q_indptr, request + 1); ++t)
-      group.readers.emplace_back(
+  // Returns where token `i` of a segment is.
+  Slot slot_of(int segment, int i) const {
+    const int slot = at(step_.lead, segment) + i;
+    return {at(step_.pages, at(step_.first_page, segment) + slot / kPageSize), slot % kPageSize};
+  }
+  Slot slot_of(const Member& member) const { return slot_of(member.segment, member.offset); }
+  int tokens_of(const Member& member) const {
+    return at(step_.length, member.segment) - member.offset;
+  }
+  int pages_of(const Member& member) const {
+    return (slot_of(member).second + tokens_of(member) + kPageSize - 1) / kPageSize;
+  }
+  int common_tokens(const Member& a, const Member& b) const {
+    const int most = std::min(tokens_of(a), tokens_of(b));
+    int count = 0;
+    while (count < most &&
+           slot_of(a.segment, a.offset + count) == slot_of(b.segment, b.offset + count))
+      ++count;
+    return count;
+  }
+
+  // Returns the families, each in the order of its segments' pages and then of the step.
+  Families families(const std::vector<Member>& members) const {
+    Families result;
+    for (const Member& member : members) result[slot_of(member)].push_back(member);
+    for (auto& [slot, family] : result)
+      std::ranges::stable_sort(family, std::greater(),
+                               [&](const Member& member) { return pages_of(member); });
+    return result;
+  }
+  // Lets the only segments of families join the families of slices that begin inside them.
+  std::vector<Member> joined(std::vector<Member> candidates) const {
+    const Families before = families(candidates);
+    for (Member& member : candidates)
+      if (before.at(slot_of(member)).size() == 1) member.offset = offset_of_slice(member, before);
+    return candidates;
+  }
+  int offset_of_slice(const Member& member, const Families& before) const {
+    const Slot first = slot_of(member);
+    for (int page = 0; page < pages_of(member); ++page) {
+      const int number =
+          slot_of(member.segment, page * kPageSize - (page > 0 ? first.second : 0)).first;
+      const auto found = before.lower_bound({number, page == 0 ? first.second + 1 : 0});
+      if (found == before.end() || found->first.first != number) continue;
+      const Member& slice = found->second.front();
+      if (at(step_.start, slice.segment) == 0) continue;
+      Member from = member;
+      from.offset = page * kPageSize + found->first.second - first.second;
+      if (from.offset < at(step_.length, member.segment) &&
+          common_tokens(from, slice) >= kMinSharedLength)
+        return from.offset;
+    }
+    return 0;
+  }
+  // Returns what a family shares, if that saves anything, and how many tokens it saves.
+  std::optional<SharedSegment> choice(const std::vector<Member>& family,
+                                      std::int64_t& saved) const {
+    std::optional<SharedSegment> best;
+    SharedSegment group;
+    group.tokens = tokens_of(family.front());
+    for (const Member& member : family) {
+      group.members.push_back(member);
+      group.tokens = std::min(group.tokens, common_tokens(member, family.front()));
+      add_readers(member, group.readers);
+      const auto readers = static_cast<int>(group.readers.size());
+      const int tiles = (readers + params_.tile_tokens - 1) / params_.tile_tokens;
+      const int less = static_cast<int>(group.members.size()) - tiles;
+      const auto saves = std::int64_t{less} * group.tokens;
+      if (group.tokens < kMinSharedLength || readers > params_.max_tokens || saves <= saved)
+        continue;
+      saved = saves;
+      best = group;
+    }
+    return best;
+  }
+  void add_readers(const Member& member, std::vector<Reader>& readers) const {
+    for (int t = at(step_.q_indptr, member.request); t < at(step_.q_indptr, member.request + 1);
+         ++t)
+      readers.emplace_back(
           t, (setting_.query_form == RopeForm::kRotated ? 0 : at(step_.q_position, t)) -
-                 at(step_.base, segment));
+                 at(step_.base, member.segment));
   }
 
   const Setting& setting_;
   const StepArrays& step_;
   const ShareParams& params_;
-  std::map<std::vector<int>, SharedSegment> groups_;
+  std::vector<SharedSegment> groups_;
 };
 
 class ShareTest : public testing::TestWithParam<Setting> {
@@ -238,6 +338,16 @@ class ShareTest : public testing::TestWithParam<Setting> {
 
   const SharedStepArrays& shared() const { return cascade_.share.shared; }
 
+  // A segment as a row of numbers: base, start, length, lead and first page.
+  using Row = std::array<int, 5>;
+  static Row segment_at(const SegmentArrays& from, int i) {
+    return {from.base[i], from.start[i], from.length[i], from.lead[i], from.first_page[i]};
+  }
+  static Row slice_of(const StepArrays& step, int segment, int offset, int length, int base) {
+    return {base, at(step.start, segment) + offset, length, at(step.lead, segment) + offset,
+            at(step.first_page, segment)};
+  }
+
   // Checks request `g` of the shared step, and returns the shared segment that it stands for.
   SharedSegment expect_request(const StepArrays& step, const Model& model, int g) const {
     std::vector<Reader> readers;
@@ -249,13 +359,10 @@ class ShareTest : public testing::TestWithParam<Setting> {
       ADD_FAILURE() << "request " << g << " has other readers";
       return {};
     }
-    const auto segment = static_cast<std::size_t>(found->second.segment);
+    const Member& first = found->second.members.front();
     EXPECT_EQ(shared().segment_indptr[g], g);
-    EXPECT_EQ(shared().base[g], 0);
-    EXPECT_EQ(shared().start[g], step.start[segment]);
-    EXPECT_EQ(shared().length[g], step.length[segment]);
-    EXPECT_EQ(shared().lead[g], step.lead[segment]);
-    EXPECT_EQ(shared().first_page[g], step.first_page[segment]);
+    EXPECT_EQ(segment_at(shared().segments, g),
+              slice_of(step, first.segment, first.offset, found->second.tokens, 0));
     return found->second;
   }
 
@@ -291,16 +398,17 @@ class ShareTest : public testing::TestWithParam<Setting> {
     const Model model(setting_, step, cascade_.share);
     const SharedCounts counts = *shared().counts;
     std::map<Reader, int> slot_of;  // by query token and segment
-    std::set<int> left;
-    for (int s = 0; s < static_cast<int>(step.base.size()); ++s) left.insert(s);
+    std::map<int, std::pair<int, int>>
+        shared_tokens;  // by segment: the first one, and their number
     for (int g = 0; g < counts.requests; ++g) {
       int token = shared().q_indptr[g];
-      for (const int s : expect_request(step, model, g).segments) {
-        left.erase(s);
-        EXPECT_EQ(cascade_.share.own_length[s], 0);
-        const int query_token = cascade_.share.tokens[token].query_token;
-        for (int t = query_token; token < shared().q_indptr[g + 1] && is_of(step, s, t); ++t)
-          slot_of[{t, s}] = cascade_.share.tokens[token++].slot;
+      const SharedSegment group = expect_request(step, model, g);
+      for (const Member& member : group.members) {
+        shared_tokens[member.segment] = {member.offset, group.tokens};
+        joined_segments_ += member.offset > 0 ? 1 : 0;
+        for (int t = at(step.q_indptr, member.request); t < at(step.q_indptr, member.request + 1);
+             ++t)
+          slot_of[{t, member.segment}] = cascade_.share.tokens[token++].slot;
       }
     }
     EXPECT_EQ(shared().q_indptr[counts.requests], counts.tokens);
@@ -309,16 +417,32 @@ class ShareTest : public testing::TestWithParam<Setting> {
     if (has_room) {
       EXPECT_EQ(static_cast<std::size_t>(counts.requests), model.by_readers().size());
     }
-    for (const int s : left)
-      EXPECT_EQ(cascade_.share.own_length[s], step.length[static_cast<std::size_t>(s)]);
+    expect_own_segments(step, shared_tokens);
     expect_slots(step, slot_of);
     shared_requests_ += counts.requests;
   }
-  // Tells whether a query token is of the request of a segment.
-  static bool is_of(const StepArrays& step, int segment, int token) {
-    const auto request =
-        std::ranges::upper_bound(step.segment_indptr, segment) - step.segment_indptr.begin() - 1;
-    return token < step.q_indptr[static_cast<std::size_t>(request) + 1];
+  // Checks that requests keep what is before and after the shared tokens of their segments.
+  void expect_own_segments(const StepArrays& step,
+                           const std::map<int, std::pair<int, int>>& shared_tokens) {
+    const OwnSegmentArrays& own = cascade_.share.own;
+    int next = 0;
+    const auto expect = [&](int segment, int offset, int length) {
+      if (length == 0) return;
+      EXPECT_EQ(segment_at(own.segments, next++),
+                slice_of(step, segment, offset, length, at(step.base, segment)));
+      cut_segments_ += offset > 0 ? 1 : 0;
+    };
+    for (int r = 0; r < setting_.requests; ++r) {
+      EXPECT_EQ(own.segment_indptr[r], next);
+      for (int s = at(step.segment_indptr, r); s < at(step.segment_indptr, r + 1); ++s) {
+        const auto found = shared_tokens.find(s);
+        const auto [offset, tokens] =
+            found == shared_tokens.end() ? std::pair{at(step.length, s), 0} : found->second;
+        expect(s, 0, offset);
+        expect(s, offset + tokens, at(step.length, s) - offset - tokens);
+      }
+    }
+    EXPECT_EQ(own.segment_indptr[setting_.requests], next);
   }
 
   const Setting& setting_ = GetParam();
@@ -328,6 +452,8 @@ class ShareTest : public testing::TestWithParam<Setting> {
   CascadeParams cascade_;
   std::function<void(ShareParams&)> limit_;
   int shared_requests_ = 0;
+  int cut_segments_ = 0;     // segments of which a request keeps the end
+  int joined_segments_ = 0;  // segments of which it keeps the beginning
 };
 
 TEST_P(ShareTest, MakesTheSharedStepOfTheModel) {
@@ -339,6 +465,9 @@ TEST_P(ShareTest, MakesTheSharedStepOfTheModel) {
     expect_as_modelled(step, /*has_room=*/true);
   }
   EXPECT_EQ(shared_requests_ > 0, setting_.share_above_kib == 0);
+  EXPECT_EQ(cut_segments_ > 0, setting_.share_above_kib == 0);
+  // With many segments, others begin where any segment does.
+  EXPECT_EQ(joined_segments_ > 0, setting_.share_above_kib == 0 && setting_.requests < 90);
 }
 
 TEST_P(ShareTest, SharesWhatItHasRoomFor) {
