@@ -1,0 +1,131 @@
+"""Levels of recovery as the tokens that they compute again, for the slow reference.
+
+Sources: EPIC (arXiv 2410.15332) for first pages, ProphetKV (arXiv 2602.02579) for pages by the prompt's attention,
+CacheBlend (arXiv 2405.16444) for the largest deviation of values, APE (arXiv 2502.05431).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tools.quality.reference import PAGE, Answer, Reference, Stored, Temperature
+
+# The layers whose values CacheBlend's rule compares: the first one depends on no other document.
+DEVIATION_LAYERS = slice(1, 3)
+
+
+@dataclass
+class Request:
+    """A prompt over documents, with all that a level may look at before it chooses."""
+
+    stored: Stored
+    prompt: Sequence[int]
+    first: Answer  # the prompt over the stored documents alone
+    full_values: list[torch.Tensor]  # of an ordinary prefill, for each layer
+    rng: random.Random
+
+
+Choose = Callable[[Request], list[int]]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level: whether documents are computed behind the prefix, and the tokens that are computed again."""
+
+    name: str
+    behind_prefix: bool = False
+    choose: Choose | None = None
+    temperature: Temperature | None = None
+
+    def answer(self, reference: Reference, request: Request) -> tuple[Answer, float]:
+        """Returns the prompt's logits, and the share of the documents' tokens that are computed again."""
+        again = self.choose(request) if self.choose else []
+        total = len(request.stored.ids) - request.stored.prefix
+        if not again and self.temperature is None:
+            return request.first, 0.0
+        return reference.read(request.stored, request.prompt, again, self.temperature), len(again) / total
+
+
+def pages_of(stored: Stored) -> list[range]:
+    """Returns the pages of all documents but the first, which nothing stands before. Each begins with its document."""
+    return [
+        range(begin, min(begin + PAGE, document.stop))
+        for document in stored.documents()[1:]
+        for begin in range(document.start, document.stop, PAGE)
+    ]
+
+
+def first_tokens(count: int) -> Choose:
+    """Level 1: the first tokens of each document but the first."""
+
+    def choose(request: Request) -> list[int]:
+        return [i for document in request.stored.documents()[1:] for i in document[:count]]
+
+    return choose
+
+
+def _best_pages(
+    request: Request, share: float, score: Callable[[range], float], always: Sequence[int] = ()
+) -> list[int]:
+    """Returns tokens of the pages with the best scores, until they are ``share`` of all tokens; ``always`` are in."""
+    chosen = set(always)
+    wanted = math.ceil(share * (len(request.stored.ids) - request.stored.prefix))
+    for page in sorted(pages_of(request.stored), key=score, reverse=True):
+        if len(chosen) >= wanted:
+            break
+        chosen.update(page)
+    return sorted(chosen)
+
+
+def guided(share: float, first: int = PAGE) -> Choose:
+    """Level 2: first pages, and then the pages to which the prompt attends most."""
+
+    def choose(request: Request) -> list[int]:
+        mass = request.first.mass
+        return _best_pages(
+            request, share, lambda page: float(mass[page.start : page.stop].sum()), first_tokens(first)(request)
+        )
+
+    return choose
+
+
+def at_random(share: float) -> Choose:
+    def choose(request: Request) -> list[int]:
+        return _best_pages(request, share, lambda _page: request.rng.random())
+
+    return choose
+
+
+def deviating(share: float) -> Choose:
+    """CacheBlend's rule: the pages whose values in the first layers differ most from those of an ordinary prefill."""
+
+    def choose(request: Request) -> list[int]:
+        stored, total = request.stored, len(request.stored.ids)
+        deviation = torch.zeros(total, device=stored.values[0].device)
+        for full, alone in zip(request.full_values[DEVIATION_LAYERS], stored.values[DEVIATION_LAYERS], strict=True):
+            deviation += (full[:, :, :total] - alone).float().square().sum((0, 1, 3))
+        return _best_pages(request, share, lambda page: float(deviation[page.start : page.stop].sum()))
+
+    return choose
+
+
+def all_levels(share: float = 0.15) -> list[Level]:
+    percent = f"{share:.0%}"
+    levels = [Level("none")]
+    for behind in (False, True):
+        with_prefix = ["prefix"] if behind else []
+        levels += [Level("prefix", True)] if behind else []
+        rules = {
+            "first_page 16": first_tokens(16),
+            "first_page 32": first_tokens(32),
+            f"guided {percent}": guided(share),
+            f"random {percent}": at_random(share),
+            f"CacheBlend's rule {percent}": deviating(share),
+        }
+        levels += [Level(" + ".join([*with_prefix, name]), behind, choose) for name, choose in rules.items()]
+    return [*levels, Level("prefix + ape", True, temperature=Temperature(0.9, 0.9))]
