@@ -41,7 +41,7 @@ def run(engine: Engine, seed: int, count: int) -> list[Any]:
             random_tokens(rng, rng.randint(1, 30)),
             rng.sample(corpus, rng.randint(0, 4)),
             max_new_tokens=rng.randint(1, 25),
-            mode=rng.choice(["lazy", "block", "full"]),
+            mode=rng.choice(["lazy", "block", "recompute"]),
             stop=[],
         )
         for _ in range(count)

@@ -132,7 +132,7 @@ def test_a_document_is_computed_once_and_copied_only_in_block_mode(model):
     engine.generate(prompt, documents, max_new_tokens=2, stop=[], mode="block").result()
     token_bytes = engine.store.page_bytes // engine.store.page_size
     assert engine.store.stats.bytes_copied == 133 * token_bytes
-    engine.generate(prompt, documents, max_new_tokens=2, stop=[], mode="full").result()
+    engine.generate(prompt, documents, max_new_tokens=2, stop=[], mode="recompute").result()
     assert engine.store.stats.misses == 2 and engine.store.stats.bytes_copied == 133 * token_bytes
 
 
@@ -310,7 +310,7 @@ BAD_REQUESTS: list[tuple[Callable[[Engine], object], str]] = [
     (lambda e: e.generate([]), r"prompt = \[\]; it must be at least one token"),
     (lambda e: e.generate([1, 1024]), r"prompt = \[1, 1024\]; it must be token ids of 0 to 1023"),
     (lambda e: e.generate([1], [[2], [-3]]), r"documents = \[-3\]; it must be token ids of 0 to 1023"),
-    (lambda e: e.generate([1], mode="lasy"), "mode = 'lasy'; it must be one of lazy, block, full"),
+    (lambda e: e.generate([1], mode="lasy"), "mode = 'lasy'; it must be one of lazy, block, recompute"),
     (lambda e: e.generate([1], max_new_tokens=0), "max_new_tokens = 0; it must be an integer, at least 1"),
     (lambda e: e.generate([1], max_new_tokens=16.0), "max_new_tokens = 16.0; it must be an integer"),
     (lambda e: e.generate([1], temperature=-1), "temperature = -1; it must be a number, at least 0"),

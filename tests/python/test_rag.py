@@ -263,11 +263,11 @@ SINGLE = [
     ("lazy", "warm", 11.5, 7.5, 0, GIB // 64, 2 * GIB),
     ("block", "cold", 834.0, 7.75, 2 * GIB, 2 * GIB, 2 * GIB),
     ("block", "warm", 16.5, 8.0, 2 * GIB, 2 * GIB, 2 * GIB),
-    ("full", "cold", 777.0, 8.25, 0, 2 * GIB, 0),
+    ("recompute", "cold", 777.0, 8.25, 0, 2 * GIB, 0),
 ]
 SERVED = [
     ("lazy", 8 * GIB, 32, 0.0, 21.25, 640.0, 1280.0, 0.625, 15.5, 0, 40, 9.5, [21.25]),
-    ("full", 8 * GIB, 32, 0.0, 4.75, 3210.0, 4560.0, 0.0, 8.5, 0, 0, 42.0, [4.75]),
+    ("recompute", 8 * GIB, 32, 0.0, 4.75, 3210.0, 4560.0, 0.0, 8.5, 0, 0, 42.0, [4.75]),
     ("block", 8 * GIB, 16, 0.0, 9.25, 1640.0, 2280.0, 0.5, 7.5, 125 * GIB, 80, 20.5, [9.25]),
     ("lazy", 8 * GIB, 32, 1.1, 26.5, 321.0, 654.0, 0.875, 19.5, 0, 12, 7.5, [26.5]),
 ]
@@ -289,7 +289,7 @@ RESULT: dict[str, Any] = {
         "systems": {
             "bf16 eager": {"documents": tally(2e-3), "prompts": tally(4e-3)},
             "lazy": {"documents": tally(2.2e-3), "prompts": tally(3e-3)},
-            "full": {"documents": tally(1.9e-3), "prompts": tally(5e-3)},
+            "recompute": {"documents": tally(1.9e-3), "prompts": tally(5e-3)},
             "fp32 eager": {"documents": tally(0.0, agreement=1.0), "prompts": tally(0.0, agreement=1.0)},
         },
         "noise": 0.75,
@@ -369,7 +369,7 @@ def test_budgets_measured_apart_are_shown_together(models: ModuleType):
     other = measured(8) | {"fidelity": RESULT["fidelity"]}
     whole = joined(other, measured(16))
     keys = [(row["exponent"], row["budget_bytes"], row["mode"]) for row in whole["serving"]["served"]]
-    modes = ("lazy", "full", "block")
+    modes = ("lazy", "recompute", "block")
     assert keys == [(0.0, gib * GIB, mode) for gib in (8, 16) for mode in modes] + [
         (1.1, gib * GIB, "lazy") for gib in (8, 16)
     ]

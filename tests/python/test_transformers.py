@@ -252,7 +252,7 @@ def test_sampling_follows_the_probabilities(model):
 def test_random_requests_leak_nothing(model, exact, pytestconfig):
     """Serves requests of all kinds from a store that is far too small for them, and cancels some.
 
-    One of every hundred is compared with a run in "full" mode.
+    One of every hundred is compared with a run in "recompute" mode.
     """
     rng = random.Random(pytestconfig.getoption("seed"))
     count = pytestconfig.getoption("requests")

@@ -12,7 +12,7 @@ from lazyrope.transformers import Engine, attach
 from tests.conftest import HAS_GPU
 from tools.rag import reference
 
-MODES = ("lazy", "block", "full")
+MODES = ("lazy", "block", "recompute")
 # On the CPU, fp32 makes errors larger than rounding visible. The kernels support bf16 and fp16 only.
 DTYPE = torch.bfloat16 if HAS_GPU else torch.float32
 
@@ -65,14 +65,14 @@ def budget_of(model: Any, tokens: int) -> int:
 
 
 def assert_agrees(generation: Any, alone: Engine, exact: Any) -> None:
-    """Checks that a generation has the tokens of the "full" mode up to the first near tie.
+    """Checks that a generation has the tokens of the "recompute" mode up to the first near tie.
 
     `alone` is an engine that serves no other request. `exact` is its model in fp32. At the first token that differs,
     the two best logits of `exact` must be closer than the model's dtype can tell apart. The limit follows from the
     error of eager computation at this token.
     """
     prompt, documents = generation.prompt, generation.documents
-    full = alone.generate(prompt, documents, mode="full", max_new_tokens=generation.max_new_tokens, stop=[])
+    full = alone.generate(prompt, documents, mode="recompute", max_new_tokens=generation.max_new_tokens, stop=[])
     tokens, expected = generation.tokens, full.result()
     if tokens == expected:
         return

@@ -98,7 +98,7 @@ def compared(
     )
     noise = result.noise()
     report(
-        f"texts: {len(requests) - len(divergences)} of {len(requests)} equal in lazy and full mode; "
+        f"texts: {len(requests) - len(divergences)} of {len(requests)} equal in lazy and recompute mode; "
         f"bf16 noise {noise:.2f}"
     )
     for each in divergences:

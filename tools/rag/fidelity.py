@@ -145,7 +145,7 @@ def margins(exact: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
 class Comparison:
     """Runs cases through the engine and both eager models, which must have the same weights."""
 
-    def __init__(self, engine: Engine, exact: Any, eager: Any, modes: Sequence[str] = ("lazy", "full")) -> None:
+    def __init__(self, engine: Engine, exact: Any, eager: Any, modes: Sequence[str] = ("lazy", "recompute")) -> None:
         """
         Args:
             engine: the engine of the model in bf16.
@@ -231,7 +231,7 @@ def compare_texts(
     comparison: Comparison,
     requests: Sequence[tuple[str, list[int], list[list[int]]]],
     *,
-    modes: tuple[str, str] = ("lazy", "full"),
+    modes: tuple[str, str] = ("lazy", "recompute"),
     max_new_tokens: int = 64,
     progress: Callable[[str, str], object] = lambda question, answer: None,
 ) -> list[Divergence]:

@@ -81,7 +81,7 @@ def _fidelity_values(fidelity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(divergences: list[dict[str, Any]]) -> Table:
-    head = ["question", "first different token", "distance in fp32", "tokens (lazy, full)"]
+    head = ["question", "first different token", "distance in fp32", "tokens (lazy, recompute)"]
     rows = [
         [d["question"], str(d["index"]), f"{d['margin']:.3f}", ", ".join(_token(t) for t in d["tokens"])]
         for d in divergences

@@ -10,8 +10,8 @@ from tools.drawing import Drawing, legend, log_scale, svg
 from tools.rag.tables import BASELINE, MODES, digits, unit_of
 
 # Colour-blind people can tell Okabe and Ito's colours apart. A mode has the same colour in every drawing.
-COLOURS = {"lazy": "#0072B2", "block": "#E69F00", "full": "#009E73", BASELINE: "#808080"}
-MARKERS = {"lazy": "o", "block": "s", "full": "^"}
+COLOURS = {"lazy": "#0072B2", "block": "#E69F00", "recompute": "#009E73", BASELINE: "#808080"}
+MARKERS = {"lazy": "o", "block": "s", "recompute": "^"}
 Values = Sequence["float | None"]
 
 
@@ -19,7 +19,7 @@ def fidelity(figures: dict[str, Any]) -> Drawing:
     """Draws the divergence of each system from fp32, and the limit for lazy."""
     systems = figures["systems"]
     kinds = list(systems[BASELINE])
-    names = [name for name in ("lazy", "full", BASELINE) if name in systems]
+    names = [name for name in ("lazy", "recompute", BASELINE) if name in systems]
     series = {name: [1e3 * systems[name][kind]["mean_kl"] for kind in kinds] for name in names}
     limits = [figures["kl_limit"] * value for value in series[BASELINE]]
 
@@ -61,7 +61,9 @@ def times(serving: dict[str, Any]) -> Drawing:
                 axes.set_ylim(0, 1.15 * max(_measured(*series.values())))
         legend(figure, axes)
 
-    caption = "One request at a time; lower is better. full stores nothing, so both groups show its one measurement."
+    caption = (
+        "One request at a time; lower is better. recompute stores nothing, so both groups show its one measurement."
+    )
     return Drawing("times", caption, svg("times", draw, (9, 4.2)))
 
 
@@ -119,7 +121,7 @@ _QUANTITIES = [
         "hits",
         "Documents found in the store",
         "hit rate, %",
-        "The share of named documents that were stored, or being stored, on admission. full stores none.",
+        "The share of named documents that were stored, or being stored, on admission. recompute stores none.",
         ("hit_rate",),
         scale=100,
     ),
@@ -148,7 +150,7 @@ def served(serving: dict[str, Any]) -> list[Drawing]:
             figure.suptitle(quantity.title)
             legend(figure, panels[0])
 
-        caption = quantity.caption + " full shares nothing, so all panels show its one measurement."
+        caption = quantity.caption + " recompute shares nothing, so all panels show its one measurement."
         name = f"served-{quantity.name}"
         drawings.append(Drawing(name, caption, svg(name, draw, (9, 4.2))))
     return drawings
@@ -174,10 +176,13 @@ def _lines(axes: Any, serving: dict[str, Any], exponent: float, quantity: _Quant
 
 
 def _rows_of(serving: dict[str, Any], mode: str, exponent: float) -> list[dict[str, Any]]:
-    """Returns the rows of a mode at an exponent, by budget. Rows of "full" at one exponent serve for all others too."""
+    """Returns the rows of a mode at an exponent, by budget.
+
+    Rows of "recompute" at one exponent serve for all others too.
+    """
     rows = [row for row in serving["served"] if row["mode"] == mode]
     here = [row for row in rows if row["exponent"] == exponent]
-    return sorted(here or (rows if mode == "full" else []), key=lambda row: row["budget_bytes"])
+    return sorted(here or (rows if mode == "recompute" else []), key=lambda row: row["budget_bytes"])
 
 
 def _share_limits(axes: Any, serving: dict[str, Any], quantity: _Quantity) -> None:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from tools.rag.tables import unit_of
 
-MODES = ("lazy", "block", "full")
+MODES = ("lazy", "block", "recompute")
 GIB = 1 << 30
 CLOSE = 0.1  # relative difference below which one run of each mode does not tell which is faster
 
@@ -85,7 +85,7 @@ def single(model: Any, shape: Shape, *, repeat: int = 7) -> list[Single]:
     rng = random.Random(0)
     size = model.config.vocab_size
     documents = [random_text(rng, shape.document_tokens, size) for _ in range(shape.documents)]
-    states = [("lazy", "cold"), ("lazy", "warm"), ("block", "cold"), ("block", "warm"), ("full", "cold")]
+    states = [("lazy", "cold"), ("lazy", "warm"), ("block", "cold"), ("block", "warm"), ("recompute", "cold")]
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in states}
     for _ in tqdm(range(repeat + 2), desc="one request alone", unit="round"):
         for mode, state in states:
@@ -256,7 +256,7 @@ def measure(model: Any, *, shape: Shape, loads: Sequence[Load], budgets: Sequenc
         "served": [],
     }
     for load in loads:
-        # "full" shares nothing, so its figures do not depend on which documents are popular.
+        # "recompute" shares nothing, so its figures do not depend on which documents are popular.
         modes = MODES if load is loads[0] else ("lazy", "block")
         for budget in budgets:
             result["served"] += map(asdict, serve_all(model, load, budget, modes))

@@ -11,10 +11,10 @@ from typing import Any
 
 from tabulate import tabulate
 
-MODES = ("lazy", "block", "full")
+MODES = ("lazy", "block", "recompute")
 BASELINE = "bf16 eager"
 REFERENCE = "fp32 eager"  # the divergence of the other systems is from this one
-SYSTEMS = ("lazy", "full", BASELINE, REFERENCE)  # in the order of the columns
+SYSTEMS = ("lazy", "recompute", BASELINE, REFERENCE)  # in the order of the columns
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
 
 
@@ -151,7 +151,7 @@ def about_fidelity(fidelity: dict[str, Any]) -> str:
         f"{fidelity['model']}, bf16, attention by lazyrope ({fidelity['backend']}); {len(counts)} cases of "
         f"{_range(counts)} documents, {_range(contexts)} tokens of context; divergence from the same model in fp32; "
         f"{fidelity['requests'] - len(divergences)} of {fidelity['requests']} greedy answers are equal in lazy and "
-        "full mode"
+        "recompute mode"
     )
     if divergences:
         text += (
@@ -166,7 +166,7 @@ def about_single(serving: dict[str, Any]) -> str:
     return (
         f"{serving['model']}; one request at a time: {shape['documents']} documents of {shape['document_tokens']} "
         f"tokens, a question of {shape['question_tokens']}, an answer of {shape['answer_tokens']}. Cold: no document "
-        "is stored; warm: all are; full stores none. Times are medians"
+        "is stored; warm: all are; recompute stores none. Times are medians"
     )
 
 

@@ -60,9 +60,9 @@ def attach(
         budget: The bytes of KV of documents and requests together, or text such as "8GiB".
         tokenizer: The model's tokenizer. With it, prompts and documents may be text.
         mode: The way of reading documents. "lazy": the prompt reads the stored copy of each document in place.
-            "block": the request gets a private copy with keys rotated to their positions (Block-Attention). "full":
-            the request computes its documents again. All three have the same mask and give the same result up to
-            rounding. A request may choose another mode.
+            "block": the request gets a private copy with keys rotated to their positions (Block-Attention).
+            "recompute": the request computes its documents again, each by itself. All three have the same mask and
+            give the same result up to rounding. A request may choose another mode.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
             PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
         page_size: The tokens of a page, a multiple of 16.

@@ -54,7 +54,7 @@ class Generation:
         prompt: The token ids of the request's own text, which follows its documents.
         documents: The token ids of each document, in the order in which the prompt sees them.
         max_new_tokens: The most tokens that are generated.
-        mode: "lazy", "block" or "full", as in :func:`lazyrope.transformers.attach`.
+        mode: "lazy", "block" or "recompute", as in :func:`lazyrope.transformers.attach`.
         temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
         stop: The token ids that end the text. They are not part of it.
         salt: The salt of its documents' keys.
@@ -286,7 +286,7 @@ class Engine:
             documents: The documents that the prompt sees, in this order, each as token ids or text. Empty documents are
                 ignored.
             max_new_tokens: The most tokens that are generated.
-            mode: "lazy", "block" or "full". The default is the engine's mode.
+            mode: "lazy", "block" or "recompute". The default is the engine's mode.
             temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
             stop: The token ids that end the text. The default is the model's end-of-sequence ids.
             salt: A text that separates its documents from those of other salts, for example of other tenants.

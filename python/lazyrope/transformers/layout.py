@@ -97,7 +97,7 @@ def _block(parts: RequestParts) -> Layout:
     return Layout(_after_copies(parts), parts.fills, moves)
 
 
-def _full(parts: RequestParts) -> Layout:
+def _recompute(parts: RequestParts) -> Layout:
     jobs: list[Job | None] = [
         Job(text, base, parts.run.first_page, slot=base) for base, text in zip(parts.bases, parts.texts, strict=True)
     ]
@@ -107,5 +107,5 @@ def _full(parts: RequestParts) -> Layout:
 MODES = {
     "lazy": Mode(shares=True, copies=False, layout=_lazy),
     "block": Mode(shares=True, copies=True, layout=_block),
-    "full": Mode(shares=False, copies=True, layout=_full),
+    "recompute": Mode(shares=False, copies=True, layout=_recompute),
 }
