@@ -22,7 +22,8 @@ from ..documents import DocumentStore
 from ..errors import SpecError
 from .arguments import check
 from .backend import Backend, LayerKernels
-from .engine import Engine, Generation, Scores
+from .engine import Engine
+from .generation import Generation, Scores
 from .limits import allowed_positions
 from .models import MODEL_TYPES, can_be_captured, layer_groups
 

@@ -1,0 +1,183 @@
+"""The requests of an engine as its callers see them: generations with streamed tokens, and scores of given tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..documents import Document, PageRun
+from ..errors import SpecError
+from .layout import Layout
+from .work import Job
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+Tensor = Any
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # tokenizers decode an incomplete character to it
+
+
+@dataclass(eq=False)
+class Generation:
+    """A request and its generated tokens.
+
+    Iteration runs passes of the engine and yields each token when it is generated. A generation holds its pages until
+    it ends. To end it early, call :meth:`cancel` or use it in a ``with`` statement.
+
+    Example:
+        ```python
+        with engine.generate("Summarise it.", documents=[manual]) as generation:
+            for piece in generation.pieces():
+                print(piece, end="")
+        ```
+
+    Attributes:
+        engine: The engine that runs it.
+        prompt: The token ids of the request's own text, which follows its documents.
+        documents: The token ids of each document, in the order in which the prompt sees them.
+        max_new_tokens: The most tokens that are generated.
+        mode: "lazy", "block" or "recompute", as in :func:`lazyrope.transformers.attach`.
+        temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
+        stop: The token ids that end the text. They are not part of it.
+        salt: The salt of its documents' keys.
+        scored: True for a request of :meth:`Engine.score`.
+        tokens: The generated token ids.
+        finish_reason: None while the request is not finished, then "stop", "length", "cancelled" or "error".
+        error: The error that ended the request, if finish_reason is "error".
+        arrival: The time at which the request was queued, by time.perf_counter().
+        first_token: The time of its first token, or None.
+        finished: The time of its end, or None.
+        hits: The number of its documents that were stored, or being stored, when the request was admitted.
+    """
+
+    engine: Engine = field(repr=False)
+    prompt: list[int]
+    documents: list[list[int]]
+    max_new_tokens: int
+    mode: str
+    temperature: float
+    stop: frozenset[int]
+    salt: str
+    scored: bool = False
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    error: BaseException | None = None
+    arrival: float = field(default_factory=time.perf_counter)
+    first_token: float | None = None
+    finished: float | None = None
+    hits: int = 0
+    _layout: Layout | None = field(default=None, repr=False)
+    _held: list[Document] = field(default_factory=list, repr=False)
+    _run: PageRun | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """Counts the token ids, which may be too many to be read."""
+        return (
+            f"Generation(prompt_tokens={len(self.prompt)}, num_documents={len(self.documents)}, "
+            f"document_tokens={sum(map(len, self.documents))}, tokens={len(self.tokens)}, "
+            f"max_new_tokens={self.max_new_tokens}, mode={self.mode!r}, finish_reason={self.finish_reason!r})"
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """True if the request has ended, for any reason."""
+        return self.finish_reason is not None
+
+    def __iter__(self) -> Iterator[int]:
+        at = 0
+        while True:
+            was_done = self.is_done  # read first: all tokens of a finished request are there
+            while at < len(self.tokens):
+                yield self.tokens[at]
+                at += 1
+            if was_done:
+                break
+            self.engine._advance(self, at)
+        if self.error is not None:
+            raise self.error
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    def result(self) -> list[int]:
+        """Runs passes until the request ends, and returns all its tokens.
+
+        Raises:
+            Exception: The error that ended the request.
+        """
+        return list(self._waited_for())
+
+    def text(self) -> str:
+        """Runs passes until the request ends, and returns its text.
+
+        Raises:
+            SpecError: The engine has no tokenizer.
+            Exception: The error that ended the request.
+        """
+        for _ in self._waited_for():
+            pass
+        return self._decoded(0, len(self.tokens))
+
+    def pieces(self) -> Iterator[str]:
+        """Yields the text in pieces as it is generated. A piece has whole characters, which may take several tokens.
+
+        Raises:
+            SpecError: The engine has no tokenizer.
+            Exception: The error that ended the request.
+        """
+        # A token's text depends on the tokens before it. The tokens of the previous piece are enough, so they are
+        # decoded again with each new one.
+        first, given = 0, 0
+        for _ in self:
+            piece = self._decoded_after(first, given)
+            if piece and not piece.endswith(UNFINISHED):
+                yield piece
+                first, given = given, len(self.tokens)
+        if rest := self._decoded_after(first, given):
+            yield rest
+
+    def _waited_for(self) -> Iterable[int]:
+        """Returns the iterator over the tokens for callers that see none of them before the last."""
+        return self.engine._progress.generated(self, self.max_new_tokens) if self.max_new_tokens else self
+
+    def _decoded_after(self, first: int, given: int) -> str:
+        """Returns the text that the tokens from `given` on add to the text from `first` on."""
+        return self._decoded(first, len(self.tokens))[len(self._decoded(first, given)) :]
+
+    def _decoded(self, first: int, end: int) -> str:
+        if self.engine.tokenizer is None:
+            raise SpecError("there is no tokenizer; attach(model, tokenizer=...)")
+        return str(self.engine.tokenizer.decode(self.tokens[first:end], skip_special_tokens=True))
+
+    def cancel(self) -> None:
+        """Ends the request now and frees its pages."""
+        self.engine.cancel(self)
+
+    @property
+    def _own(self) -> Job:
+        assert self._layout is not None
+        return self._layout.own
+
+    @property
+    def _fills(self) -> list[Job]:
+        assert self._layout is not None
+        return [job for job in self._layout.fills if job is not None]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The model's last hidden states over given tokens. The model's lm_head computes logits from them.
+
+    Attributes:
+        documents: The hidden states of each document, [tokens, hidden size]. None if the document was stored, or being
+            computed, before.
+        prompt: The hidden states of the prompt, [tokens, hidden size].
+    """
+
+    documents: list[Tensor | None]
+    prompt: Tensor
