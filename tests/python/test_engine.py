@@ -310,7 +310,7 @@ BAD_REQUESTS: list[tuple[Callable[[Engine], object], str]] = [
     (lambda e: e.generate([]), r"prompt = \[\]; it must be at least one token"),
     (lambda e: e.generate([1, 1024]), r"prompt = \[1, 1024\]; it must be token ids of 0 to 1023"),
     (lambda e: e.generate([1], [[2], [-3]]), r"documents = \[-3\]; it must be token ids of 0 to 1023"),
-    (lambda e: e.generate([1], mode="lasy"), "mode = 'lasy'; it must be one of lazy, block, recompute"),
+    (lambda e: e.generate([1], mode="lasy"), "mode = 'lasy'; it must be one of lazy, block, recompute, full"),
     (lambda e: e.generate([1], max_new_tokens=0), "max_new_tokens = 0; it must be an integer, at least 1"),
     (lambda e: e.generate([1], max_new_tokens=16.0), "max_new_tokens = 16.0; it must be an integer"),
     (lambda e: e.generate([1], temperature=-1), "temperature = -1; it must be a number, at least 0"),

@@ -81,14 +81,27 @@ def test_a_model_over_moved_documents_equals_transformers(model_type, logits):
 
 @pytest.mark.skipif(HAS_GPU, reason="the kernels do not support float32")
 @pytest.mark.parametrize("model_type", TYPES)
-def test_a_model_without_documents_equals_transformers_with_its_own_masks(model_type):
+def test_an_ordinary_prefill_equals_transformers_with_its_own_masks(model_type):
+    """In mode "full", documents and prompt are one causal sequence, in one pass or in several that cut documents."""
     model = as_served(model_type)
-    [prompt] = random_token_lists(2, 70)
-    given = make_engine(model, max_pass_tokens=40).score(prompt).prompt
+    prompt, *documents = random_token_lists(2, 13, 33, 24)
+    tokens = [*documents[0], *documents[1], *prompt]
+    exact = with_its_own_masks(model, tokens)
+    for max_pass_tokens in (40, 8192):
+        engine = make_engine(model, max_pass_tokens=max_pass_tokens)
+        scores = engine.score(prompt, documents, mode="full")
+        assert_near(torch.cat([*scores.documents, scores.prompt]), exact)
+        assert engine.store.stats.misses == 0
+        assert_nothing_is_held(engine)
+        assert_near(engine.score(tokens).prompt, exact)
+
+
+def with_its_own_masks(model: Any, tokens: list[int]) -> torch.Tensor:
+    """Returns the last hidden states of transformers' own forward pass, [tokens, hidden size]."""
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        exact = model.base_model(input_ids=torch.tensor([prompt]), use_cache=False).last_hidden_state[0]
-    assert_near(given, exact)
+        ids = torch.tensor([tokens], device=model.device)
+        return model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
 
 
 @pytest.mark.parametrize("model_type", KERNELS)
@@ -105,6 +118,12 @@ def test_kernels_over_moved_documents_equal_transformers(model_type):
         for mode in ("lazy", "block"):
             scores = engine.score(prompt, moved, mode=mode)
             assert_near(scores.prompt, expected[-19:], eager[-19:])
+    prefill = engine.score(prompt, documents, mode="full")
+    tokens = [*documents[0], *documents[1], *prompt]
+    assert_near(
+        torch.cat([*prefill.documents, prefill.prompt]),
+        *(with_its_own_masks(m, tokens).float() for m in (exact, model)),
+    )
     assert engine.store.stats.misses == 2
 
 

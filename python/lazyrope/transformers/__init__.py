@@ -6,6 +6,7 @@
 
 A document's tokens see their own document alone, whichever documents come before it (the block mask of Block-Attention,
 arXiv 2409.15355). The prompt comes last. It sees all documents and itself, at the positions that their order gives.
+In mode "full", a document's tokens also see the documents before it, as in an ordinary prefill.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def attach(
         tokenizer: The model's tokenizer. With it, prompts and documents may be text.
         mode: The way of reading documents. "lazy": the prompt reads the stored copy of each document in place.
             "block": the request gets a private copy with keys rotated to their positions (Block-Attention).
-            "recompute": the request computes its documents again, each by itself. All three have the same mask and
-            give the same result up to rounding. A request may choose another mode.
+            "recompute": the request computes its documents again, each by itself. These three have the same mask and
+            give the same result up to rounding. "full": an ordinary prefill, in which each document sees all documents
+            before it and nothing is stored. A request may choose another mode.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
             PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
         page_size: The tokens of a page, a multiple of 16.

@@ -121,7 +121,8 @@ class Engine:
             documents: The documents that the prompt sees, in this order, each as token ids or text. Empty documents are
                 ignored.
             max_new_tokens: The most tokens that are generated.
-            mode: "lazy", "block" or "recompute". The default is the engine's mode.
+            mode: "lazy", "block", "recompute" or "full", as in :func:`lazyrope.transformers.attach`. The default is
+                the engine's mode.
             temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
             stop: The token ids that end the text. The default is the model's end-of-sequence ids.
             salt: A text that separates its documents from those of other salts, for example of other tenants.
@@ -336,6 +337,7 @@ class Engine:
         for generation in list(self._running):
             if not self._documents_are_ready(generation):
                 continue
+            # A job sees tokens of earlier jobs. Only a pass that is full cuts a job, so no later job overtakes it.
             for job in generation._fills:
                 left -= add(job, left)
             if any(job.left > planned.get(id(job), 0) for job in generation._fills):

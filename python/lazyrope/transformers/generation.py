@@ -38,7 +38,7 @@ class Generation:
         prompt: The token ids of the request's own text, which follows its documents.
         documents: The token ids of each document, in the order in which the prompt sees them.
         max_new_tokens: The most tokens that are generated.
-        mode: "lazy", "block" or "recompute", as in :func:`lazyrope.transformers.attach`.
+        mode: "lazy", "block", "recompute" or "full", as in :func:`lazyrope.transformers.attach`.
         temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
         stop: The token ids that end the text. They are not part of it.
         salt: The salt of its documents' keys.

@@ -16,7 +16,8 @@ class Layout:
 
     Attributes:
         own: The job of the prompt and of the tokens that are generated after it.
-        fills: For each document, the job that must be complete before the prompt runs, or None.
+        fills: For each document, the job that must be complete before the prompt runs, or None. A job sees the tokens
+            of earlier jobs alone.
         moves: The copies that are made before the prompt runs.
     """
 
@@ -104,8 +105,21 @@ def _recompute(parts: RequestParts) -> Layout:
     return Layout(_after_copies(parts), jobs)
 
 
+def _full(parts: RequestParts) -> Layout:
+    """Makes an ordinary prefill: each document sees all documents before it.
+
+    The engine runs the jobs in this order. In one pass, each layer stores the keys of all jobs before it attends.
+    """
+    jobs: list[Job | None] = [
+        Job(text, base, parts.run.first_page, slot=base, before=base)
+        for base, text in zip(parts.bases, parts.texts, strict=True)
+    ]
+    return Layout(_after_copies(parts), jobs)
+
+
 MODES = {
     "lazy": Mode(shares=True, copies=False, layout=_lazy),
     "block": Mode(shares=True, copies=True, layout=_block),
     "recompute": Mode(shares=False, copies=True, layout=_recompute),
+    "full": Mode(shares=False, copies=True, layout=_full),
 }
