@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from ._trace import traced
 from .errors import SpecError, StoreError
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
+
+
+class Guarded(Protocol):
+    """An object with a monitor, which repairs its state if an exception ends one of its methods."""
+
+    _monitor: Monitor
+
+    def _repair(self) -> None: ...
+
+
+Owner = TypeVar("Owner", bound=Guarded)
+
+
+def exclusive(method: Callable[Concatenate[Owner, P], Result]) -> Callable[Concatenate[Owner, P], Result]:
+    """Runs a method under the lock of its object's monitor. The object repairs itself if an exception ends it."""
+
+    @functools.wraps(method)
+    def call(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        work = functools.partial(traced, method.__qualname__, functools.partial(method, self, *args, **kwargs))
+        return self._monitor.run(work, self._repair)
+
+    return call
 
 
 class Monitor:

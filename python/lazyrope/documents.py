@@ -13,13 +13,11 @@ on the stream that is current when its pages are allocated, and a document is re
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 
@@ -28,9 +26,8 @@ from ._core import AttentionSpec, LayerGroup
 from ._document import Document, PageRun, State, Stats, Use
 from ._keys import Keys, int64_array
 from ._layers import groups_of, num_layers_of
-from ._monitor import Monitor
+from ._monitor import Monitor, exclusive
 from ._paging import Paging, bytes_of, count
-from ._trace import traced
 from .errors import DocumentTooLarge, InsertError, SpecError, StoreError, StoreFull
 
 __all__ = [
@@ -46,22 +43,6 @@ __all__ = [
 
 # Pickles and messages name this module, which is the public one.
 Document.__module__ = PageRun.__module__ = Stats.__module__ = __name__
-
-P = ParamSpec("P")
-Result = TypeVar("Result")
-
-
-def _exclusive(
-    method: Callable[Concatenate[DocumentStore, P], Result],
-) -> Callable[Concatenate[DocumentStore, P], Result]:
-    """Runs a method of the store under its lock. The store repairs itself if an exception ends the method."""
-
-    @functools.wraps(method)
-    def call(self: DocumentStore, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        work = functools.partial(traced, method.__qualname__, functools.partial(method, self, *args, **kwargs))
-        return self._monitor.run(work, self._repair)
-
-    return call
 
 
 class DocumentStore:
@@ -233,7 +214,7 @@ class DocumentStore:
         return self._lookup(self.key(tokens, salt=salt))
 
     @checked
-    @_exclusive
+    @exclusive
     def commit(self, document: Document) -> None:
         """Marks a new document as ready. On CUDA, the work that fills its pages must be on the stream.
 
@@ -245,7 +226,7 @@ class DocumentStore:
         self._monitor.changed.notify_all()
 
     @checked
-    @_exclusive
+    @exclusive
     def abandon(self, document: Document) -> None:
         """Gives up a new document after its filling has failed.
 
@@ -262,7 +243,7 @@ class DocumentStore:
         self._monitor.changed.notify_all()
 
     @checked
-    @_exclusive
+    @exclusive
     def release(self, document: Document) -> None:
         """Gives one reference back.
 
@@ -278,7 +259,7 @@ class DocumentStore:
         self._dereferenced(document)
 
     @checked
-    @_exclusive
+    @exclusive
     def pin(self, document: Document) -> None:
         """Protects a document from eviction, referenced or not, until :meth:`unpin` is called as often.
 
@@ -289,7 +270,7 @@ class DocumentStore:
         document._pins += 1
 
     @checked
-    @_exclusive
+    @exclusive
     def unpin(self, document: Document) -> None:
         """Removes one pin. The document may be abandoned; then the pin has no effect anyway.
 
@@ -342,7 +323,7 @@ class DocumentStore:
             self._end(use)
 
     @checked
-    @_exclusive
+    @exclusive
     def allocate(self, num_tokens: int) -> PageRun:
         """Takes private pages under the same budget, until :meth:`free`.
 
@@ -360,7 +341,7 @@ class DocumentStore:
         return run
 
     @checked
-    @_exclusive
+    @exclusive
     def free(self, run: PageRun) -> None:
         """Frees private pages.
 
@@ -372,25 +353,25 @@ class DocumentStore:
         self._runs.remove(run)
         self._paging.free_pages(run)
 
-    @_exclusive
+    @exclusive
     def room(self) -> int:
         """Returns the number of pages that are free or evictable. The next acquire or allocate can get that many."""
         return self._paging.num_free + count(self._evictable())
 
-    @_exclusive
+    @exclusive
     def clear(self) -> None:
         """Evicts every document that is ready, unreferenced and unpinned."""
         self._evict(list(self._evictable()))
 
     @checked
-    @_exclusive
+    @exclusive
     def count_copied(self, num_bytes: int) -> None:
         """Adds to :attr:`Stats.bytes_copied` the bytes of KV that a caller copied instead of sharing them."""
         _require(num_bytes >= 0, f"num_bytes is {num_bytes}; it must be at least 0")
         self._bytes_copied += num_bytes
 
     @property
-    @_exclusive
+    @exclusive
     def stats(self) -> Stats:
         """The store's state and counts."""
         documents = [*self._documents.values(), *self._abandoned]
@@ -407,7 +388,7 @@ class DocumentStore:
             referenced=sum(document._is_referenced for document in documents),
         )
 
-    @_exclusive
+    @exclusive
     def check(self) -> None:
         """Asserts every invariant of the store, for tests. The call waits for the device."""
         owners = [*self._documents.values(), *self._abandoned, *self._runs]
@@ -421,13 +402,13 @@ class DocumentStore:
         for document in self._abandoned:
             assert document._state is State.ABANDONED and document._is_referenced, document
 
-    @_exclusive
+    @exclusive
     def _acquire(self, key: str, num_tokens: int) -> tuple[Document, bool]:
         document, is_new = self._find_or_make(key, num_tokens)
         document._references += 1
         return document, is_new
 
-    @_exclusive
+    @exclusive
     def _lookup(self, key: str) -> Document | None:
         if document := self._documents.get(key):
             self._hits += 1
@@ -436,7 +417,7 @@ class DocumentStore:
             self._misses += 1
         return document
 
-    @_exclusive
+    @exclusive
     def _reserve(
         self, wanted: Sequence[tuple[str, int]], num_tokens: int
     ) -> tuple[list[tuple[Document, bool]], PageRun]:
@@ -453,7 +434,7 @@ class DocumentStore:
                 self.release(document)
             raise
 
-    @_exclusive
+    @exclusive
     def _begin(self, use: Use, key: str, num_tokens: int) -> Document:
         """Returns a document that is ready, or a new one that this use must fill.
 
@@ -470,7 +451,7 @@ class DocumentStore:
         document._uses.add(use)
         return document
 
-    @_exclusive
+    @exclusive
     def _end(self, use: Use) -> None:
         """Gives back what a use has, and abandons the document if the use has not filled it. It may be repeated."""
         if document := use.document:
