@@ -23,12 +23,32 @@ class Keys:
         for field in _model_fields(groups, model, dtype):
             _add(self._model, field.encode())
 
-    def key(self, tokens: array[int], salt: str) -> str:
-        """Returns the hexadecimal key of tokens, which :func:`int64_array` made."""
+    def key(self, tokens: array[int], salt: str, context: str = "") -> str:
+        """Returns the hexadecimal key of tokens, which :func:`int64_array` made, in a context."""
         digest = self._model.copy()
         _add(digest, salt.encode())
         _add(digest, tokens.tobytes())
+        if context:  # the keys of documents by themselves have no such field
+            _add(digest, context.encode())
         return digest.hexdigest()
+
+    def keys(
+        self, documents: Sequence[Sequence[int] | torch.Tensor], salt: str, contexts: Sequence[str] | None
+    ) -> list[tuple[str, int]]:
+        """Returns the key and the number of tokens of each document. Without contexts, each has the context "".
+
+        Raises:
+            SpecError: As in :func:`int64_array`, or the contexts are not one text for each document.
+        """
+        given = [""] * len(documents) if contexts is None else contexts
+        if isinstance(given, str) or not all(isinstance(context, str) for context in given):
+            raise SpecError(f"contexts is {given!r:.80}; it must be a list of texts")
+        if len(given) != len(documents):
+            raise SpecError(
+                f"contexts has {len(given)} entries; it must have one for each of {len(documents)} documents"
+            )
+        arrays = map(int64_array, documents)
+        return [(self.key(values, salt, context), len(values)) for values, context in zip(arrays, given, strict=True)]
 
 
 def int64_array(tokens: Sequence[int] | torch.Tensor) -> array[int]:

@@ -136,22 +136,27 @@ class DocumentStore:
         return self._layers[layer][1]
 
     @checked
-    def key(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> str:
+    def key(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "", context: str = "") -> str:
         """Returns the key of a document: the hexadecimal SHA-256 of everything that decides its KV.
 
-        It covers the tokens, salt, model, number of layers, KV heads, head_dim, the pool's dtype, RoPE and key form.
+        It covers the tokens, salt, context, model, number of layers, KV heads, head_dim, the pool's dtype, RoPE and key
+        form.
 
         Args:
             tokens: At least one integer: a sequence, or a one-dimensional tensor or array.
             salt: A text that separates documents with the same tokens, for example those of two tenants.
+            context: A text that identifies what the tokens see before them when they are computed, and their position
+                then. :mod:`lazyrope.recovery` makes such texts. "": they see nothing, from position 0.
 
         Raises:
             SpecError: There are no tokens, or they are no 64-bit integers.
         """
-        return self._keys.key(int64_array(tokens), salt)
+        return self._keys.key(int64_array(tokens), salt, context)
 
     @checked
-    def acquire(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> tuple[Document, bool]:
+    def acquire(
+        self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "", context: str = ""
+    ) -> tuple[Document, bool]:
         """Takes a reference to the document with these tokens. :meth:`release` gives it back.
 
         The caller must fill the pages of a new document and then call :meth:`commit` or :meth:`abandon`. Any other
@@ -160,6 +165,7 @@ class DocumentStore:
         Args:
             tokens: The document's tokens, as in :meth:`key`.
             salt: As in :meth:`key`.
+            context: As in :meth:`key`.
 
         Returns:
             The document, and True if it is new.
@@ -170,11 +176,16 @@ class DocumentStore:
             StoreFull: There is no room for the document now. Nothing has changed.
         """
         values = int64_array(tokens)
-        return self._acquire(self._keys.key(values, salt), len(values))
+        return self._acquire(self._keys.key(values, salt, context), len(values))
 
     @checked
     def reserve(
-        self, documents: Sequence[Sequence[int] | torch.Tensor], num_tokens: int, *, salt: str = ""
+        self,
+        documents: Sequence[Sequence[int] | torch.Tensor],
+        num_tokens: int,
+        *,
+        salt: str = "",
+        contexts: Sequence[str] | None = None,
     ) -> tuple[list[tuple[Document, bool]], PageRun]:
         """Takes everything that a request needs, or nothing.
 
@@ -184,6 +195,7 @@ class DocumentStore:
             documents: The tokens of each document, as in :meth:`key`. A document may appear twice.
             num_tokens: The tokens of private pages, as in :meth:`allocate`.
             salt: As in :meth:`key`.
+            contexts: The context of each document, as in :meth:`key`. None: "" for all.
 
         Returns:
             The result of :meth:`acquire` for each document, and the result of :meth:`allocate`.
@@ -194,16 +206,17 @@ class DocumentStore:
             StoreFull: There is no room for all of it now. Nothing has changed.
         """
         _require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
-        wanted = [(self._keys.key(values, salt), len(values)) for values in map(int64_array, documents)]
+        wanted = self._keys.keys(documents, salt, contexts)
         return self._reserve(wanted, num_tokens)
 
     @checked
-    def lookup(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> Document | None:
+    def lookup(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "", context: str = "") -> Document | None:
         """Takes a reference to the document with these tokens if the store has it. It allocates nothing.
 
         Args:
             tokens: The document's tokens, as in :meth:`key`.
             salt: As in :meth:`key`.
+            context: As in :meth:`key`.
 
         Returns:
             The document, ready or being filled, or None.
@@ -211,7 +224,7 @@ class DocumentStore:
         Raises:
             SpecError: As in :meth:`key`.
         """
-        return self._lookup(self.key(tokens, salt=salt))
+        return self._lookup(self.key(tokens, salt=salt, context=context))
 
     @checked
     @exclusive
@@ -285,7 +298,12 @@ class DocumentStore:
     @checked
     @contextmanager
     def use(
-        self, tokens: Sequence[int] | torch.Tensor, fill: Callable[[Document], None], *, salt: str = ""
+        self,
+        tokens: Sequence[int] | torch.Tensor,
+        fill: Callable[[Document], None],
+        *,
+        salt: str = "",
+        context: str = "",
     ) -> Iterator[Document]:
         """Yields the document with these tokens, ready to read, for the duration of a with statement.
 
@@ -298,6 +316,7 @@ class DocumentStore:
             fill: A function that writes a new document's pages. The store calls it without a lock. It must not use the
                 same document.
             salt: As in :meth:`key`.
+            context: As in :meth:`key`.
 
         Raises:
             SpecError: As in :meth:`acquire`.
@@ -306,7 +325,7 @@ class DocumentStore:
             Exception: The error of fill. The document is abandoned.
         """
         values = int64_array(tokens)
-        key = self._keys.key(values, salt)
+        key = self._keys.key(values, salt, context)
         use = Use()
         # If an exception comes just before the first _end or in it, the second _end completes the work. Otherwise the
         # second one finds nothing to do.

@@ -184,6 +184,26 @@ def test_keys_depend_on_each_token_and_on_the_salt():
     assert len({store.key(tokens, salt=salt) for tokens in lists for salt in ("", "a", "b", "ab")}) == 4 * len(lists)
 
 
+def test_keys_depend_on_the_context():
+    store = make_store(8)
+    fields = [(salt, context) for salt in ("", "a", "ab") for context in ("", "a", "b")]
+    assert len({store.key(A, salt=salt, context=context) for salt, context in fields}) == len(fields)
+    assert store.key(A, context="") == store.key(A)
+    first, _ = store.acquire(A, context="a")
+    assert store.lookup(A) is None and store.lookup(A, context="a") is first
+    [(same, is_new), (other, other_is_new)], _ = store.reserve([A, A], 1, contexts=["a", ""])
+    assert (same, is_new, other_is_new) == (first, False, True) and other.key == store.key(A)
+    store.commit(first)
+    with store.use(A, lambda document: None, context="a") as used:
+        assert used is first
+    with pytest.raises(lazyrope.SpecError, match="contexts has 1 entries; it must have one for each of 2 documents"):
+        store.reserve([A, A], 1, contexts=["a"])
+    for wrong in ("ab", ["a", 3]):
+        with pytest.raises(lazyrope.SpecError, match="contexts is .*; it must be a list of texts"):
+            store.reserve([A, A], 1, contexts=wrong)
+    assert store.stats.referenced == 2
+
+
 def test_keys_separate_their_fields():
     """Text that moves from one field to the next changes the key, and so does text that looks like tokens."""
     one, two = make_store(4, model="ab"), make_store(4, model="a")
