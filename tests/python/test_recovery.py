@@ -1,0 +1,136 @@
+"""Compositions of recovery: which tokens are computed again, what each sees, and which requests share them."""
+
+from __future__ import annotations
+
+import lazyrope
+import pytest
+from lazyrope.recovery import LEVELS, Part, PartSegment, Recovery, compose
+
+A, B, C = [list(range(first, first + length)) for first, length in ((100, 40), (200, 50), (300, 20))]
+PREFIX = (1, 2, 3)
+
+
+def seen_by(segments: tuple[PartSegment, ...], parts: tuple[Part, ...]) -> dict[int, int]:
+    """Returns the token at each position that segments show. No position is shown twice."""
+    found: dict[int, int] = {}
+    for segment in segments:
+        assert segment.length > 0
+        for i in range(segment.start, segment.start + segment.length):
+            assert segment.base + i not in found
+            found[segment.base + i] = parts[segment.part].tokens[i]
+    return found
+
+
+def at_positions(tokens: list[int], first: int = 0) -> dict[int, int]:
+    return dict(enumerate(tokens, first))
+
+
+RECOVERIES = [
+    Recovery(),
+    Recovery("prefix", PREFIX),
+    *(Recovery("first_page", prefix, k) for prefix in ((), PREFIX) for k in (0, 1, 16, 20, 32, 1000)),
+]
+
+
+@pytest.mark.parametrize("recovery", RECOVERIES, ids=str)
+@pytest.mark.parametrize("documents", [[], [A], [A, B, C], [C, A, A]], ids=len)
+def test_a_prompt_sees_each_token_once_in_order(recovery, documents):
+    given = compose(documents, recovery)
+    text = [*recovery.shown_prefix, *(token for document in documents for token in document)]
+    assert seen_by(given.segments, given.parts) == at_positions(text) and given.position == len(text)
+    bases = [segment.base + segment.start for segment in given.segments]
+    assert bases == sorted(bases)
+
+
+@pytest.mark.parametrize("recovery", RECOVERIES, ids=str)
+def test_parts_see_earlier_parts_alone(recovery):
+    given = compose([A, B, C], recovery)
+    for i, part in enumerate(given.parts):
+        assert all(segment.part < i for segment in part.segments)
+
+
+@pytest.mark.parametrize(("count", "prefix"), [(16, ()), (20, PREFIX), (32, PREFIX), (1000, ())])
+def test_the_first_tokens_of_all_documents_but_the_first_are_computed_over_everything_before(count, prefix):
+    given = compose([A, B, C], Recovery("first_page", prefix, count))
+    documents, before = [A, B, C], list(prefix)
+    assert given.overlays[0] is None and given.documents[0] is not None
+    for document, stored, overlay in zip(documents, given.documents, given.overlays, strict=True):
+        if overlay is not None:
+            assert given.parts[overlay].tokens == document[:count]
+            seen = seen_by(given.parts[overlay].segments, given.parts)
+            assert seen == at_positions(before, -len(before))
+        assert (stored is None) == (overlay is not None and count >= len(document))
+        if stored is not None:
+            assert given.parts[stored].tokens == document
+            assert seen_by(given.parts[stored].segments, given.parts) == at_positions(list(prefix), -len(prefix))
+        before += document
+    assert given.recomputed_tokens == min(count, len(B)) + min(count, len(C))
+
+
+def test_an_overlay_sees_the_overlays_before_it():
+    given = compose([A, B, C], Recovery("first_page", (), 16))
+    first, second = given.overlays[1:]
+    assert first in {segment.part for segment in given.parts[second].segments}
+    shared = [(s.start, s.length) for s in given.parts[second].segments if s.part == given.documents[1]]
+    assert shared == [(16, len(B) - 16)]
+
+
+def test_level_none_has_a_part_for_each_document():
+    assert compose([A, B]).parts == (Part(A), Part(B))
+    assert compose([A, B]).segments == (PartSegment(0, 0, 0, 40), PartSegment(1, 40, 0, 50))
+    assert compose([A, B], Recovery("first_page", (), 0)) == compose([A, B])
+    assert compose([A, B], Recovery("none", PREFIX)) == compose([A, B])
+
+
+def identity(part: Part) -> tuple[tuple[int, ...], str]:
+    return tuple(part.tokens), part.context
+
+
+def test_documents_after_other_prefixes_are_other_entries():
+    contexts = [compose([A], recovery).contexts[-1] for recovery in (Recovery(), Recovery("prefix", PREFIX))]
+    contexts += [compose([A], Recovery("prefix", prefix)).contexts[-1] for prefix in ((1, 2), (2, 1, 3), (1, 2, 3, 4))]
+    assert len(set(contexts)) == 5 and contexts[0] == ""
+    with_overlays = compose([B, A], Recovery("first_page", PREFIX))
+    assert identity(with_overlays.parts[2]) == identity(compose([A], Recovery("prefix", PREFIX)).parts[1])
+    assert identity(with_overlays.parts[0]) == identity(compose([list(PREFIX)]).parts[0])  # a prefix is a document
+
+
+def test_overlays_are_shared_by_requests_with_equal_texts_before_them():
+    def overlays(documents: list[list[int]], count: int = 16, prefix: tuple[int, ...] = ()) -> list[object]:
+        given = compose(documents, Recovery("first_page", prefix, count))
+        return [None if i is None else identity(given.parts[i]) for i in given.overlays]
+
+    _, first, second = overlays([A, B, C])
+    assert overlays([A, B, C, B])[:3] == [None, first, second] and overlays([A, B])[1] == first
+    assert overlays([A, [*B[:16], 7]])[1] == first  # the same first tokens
+    others = [overlays([C, B])[1], overlays([A, C])[1], overlays([[*A, 7], B])[1], overlays([A, B], 32)[1]]
+    others += [overlays([A, B], 16, PREFIX)[1], overlays([A, [*B, 7], C])[2], overlays([A[:20], [*A[20:], *B], C])[2]]
+    others += [overlays([A, B, B])[2], overlays([A, C], 32)[1]]
+    assert len({first, second, *others}) == 2 + len(others)
+
+
+def test_a_request_changes_the_values_that_it_gives():
+    engines = Recovery("first_page", PREFIX, 32)
+    assert engines.changed() == engines
+    assert engines.changed("prefix") == Recovery("prefix", PREFIX, 32)
+    assert engines.changed("none").shown_prefix == ()
+    assert engines.changed(prefix=[5], overlay_tokens=0) == Recovery("first_page", (5,), 0)
+    assert Recovery().changed("prefix", [1]) == Recovery("prefix", (1,))
+
+
+MISTAKES = {
+    "recovery = 'guide'; it must be one of " + ", ".join(LEVELS): lambda: Recovery("guide"),
+    'recovery = "prefix" needs prefix=': lambda: Recovery("prefix"),
+    "overlay_tokens = -1; it must be an integer, at least 0": lambda: Recovery("first_page", (), -1),
+    "overlay_tokens = 1.5; it must be an integer, at least 0": lambda: Recovery("first_page", (), 1.5),
+    "tokens must be a one-dimensional sequence of 64-bit integers": lambda: Recovery("prefix", ("a",)),
+    'prefix is given; recovery = "none" does not use it': lambda: Recovery().changed(prefix=[1]),
+    'overlay_tokens is given; recovery = "prefix" does not use it': lambda: Recovery().changed("prefix", [1], 16),
+    "a document is empty": lambda: compose([A, []]),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistakes_are_refused(message):
+    with pytest.raises(lazyrope.SpecError, match=message):
+        MISTAKES[message]()
