@@ -341,7 +341,7 @@ def test_the_reprs_of_engine_and_generation_are_short(model):
     generation = engine.generate([1, 2, 3], [document] * 2, max_new_tokens=5, stop=[])
     assert repr(generation) == (
         "Generation(prompt_tokens=3, num_documents=2, document_tokens=6000, tokens=0, max_new_tokens=5, mode='lazy', "
-        "finish_reason=None)"
+        "recovery='none', finish_reason=None)"
     )
     text = repr(engine)
     assert text.startswith("Engine(model=LlamaForCausalLM, backend='")

@@ -37,6 +37,9 @@ def attach(
     budget: int | str,
     tokenizer: Any = None,
     mode: str = "lazy",
+    recovery: str = "none",
+    prefix: str | Sequence[int] = (),
+    overlay_tokens: int = 16,
     arch: str | None = None,
     page_size: int = 16,
     max_requests: int = 32,
@@ -66,6 +69,15 @@ def attach(
             "recompute": the request computes its documents again, each by itself. These three have the same mask and
             give the same result up to rounding. "full": an ordinary prefill, in which each document sees all documents
             before it and nothing is stored. A request may choose another mode.
+        recovery: The default level of :mod:`lazyrope.recovery`, which brings answers nearer to those of mode "full".
+            "none": a document sees nothing before it. "prefix": each document is computed after the prefix, and
+            requests see the prefix once, before all documents. "first_page": as "prefix", if there is a prefix, and
+            the first tokens of each document but the first are computed again over everything before them. A request
+            may choose another level. The modes "lazy" and "full" have all levels, and "full" computes everything
+            again anyway.
+        prefix: The tokens, or the text, of the prefix, such as a system prompt.
+        overlay_tokens: The tokens that "first_page" computes again at the beginning of each document but the first.
+            The store keeps them for requests with the same documents before this one.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
             PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
         page_size: The tokens of a page, a multiple of 16.
@@ -111,6 +123,9 @@ def attach(
         backend,
         tokenizer=tokenizer,
         mode=mode,
+        recovery=recovery,
+        prefix=prefix,
+        overlay_tokens=overlay_tokens,
         max_requests=max_requests,
         max_pass_tokens=max_pass_tokens,
         cuda_graphs=cuda_graphs and model.device.type == "cuda" and can_be_captured(model),

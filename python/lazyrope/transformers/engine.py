@@ -21,6 +21,7 @@ from .._keys import int64_array
 from .._trace import traced
 from ..documents import Document, DocumentStore, InsertError, StoreFull
 from ..errors import SpecError
+from ..recovery import Recovery, compose
 from .arguments import check, is_finite, is_text, stop_ids
 from .backend import Backend
 from .fifo_lock import FifoLock, device_lock
@@ -46,6 +47,7 @@ class Engine:
         tokenizer: The model's tokenizer, or None.
         backend: The arch of the attention: "sm_90a", "emu:sm_80" and so on, or "eager" (plain PyTorch).
         mode: The default mode of requests.
+        recovery: The default level of recovery of requests, with its parameters.
         max_requests: The most requests that run at the same time.
         max_pass_tokens: The most tokens of one pass.
         max_model_len: The most positions of a request, or None if there is no limit.
@@ -59,6 +61,9 @@ class Engine:
         *,
         tokenizer: Any = None,
         mode: str = "lazy",
+        recovery: str = "none",
+        prefix: str | Sequence[int] = (),
+        overlay_tokens: int = 16,
         max_requests: int = 32,
         max_pass_tokens: int = 8192,
         cuda_graphs: bool = True,
@@ -76,6 +81,8 @@ class Engine:
         self.store = store
         self.tokenizer = tokenizer
         self.mode = mode
+        self.recovery = Recovery(recovery, tuple(self._encode("prefix", prefix)), overlay_tokens)
+        _check_recovers(mode, self.recovery)
         self.max_requests = max_requests
         self.max_pass_tokens = max_pass_tokens
         self.max_model_len = max_model_len
@@ -96,7 +103,8 @@ class Engine:
     def __repr__(self) -> str:
         return (
             f"Engine(model={type(self.model).__name__}, backend={self.backend!r}, mode={self.mode!r}, "
-            f"num_running={self.num_running}, num_waiting={self.num_waiting}, store={self.store!r})"
+            f"recovery={self.recovery.level!r}, num_running={self.num_running}, num_waiting={self.num_waiting}, "
+            f"store={self.store!r})"
         )
 
     def generate(
@@ -106,6 +114,9 @@ class Engine:
         *,
         max_new_tokens: int = 128,
         mode: str | None = None,
+        recovery: str | None = None,
+        prefix: str | Sequence[int] | None = None,
+        overlay_tokens: int | None = None,
         temperature: float = 0.0,
         stop: Sequence[int] | None = None,
         salt: str = "",
@@ -123,6 +134,10 @@ class Engine:
             max_new_tokens: The most tokens that are generated.
             mode: "lazy", "block", "recompute" or "full", as in :func:`lazyrope.transformers.attach`. The default is
                 the engine's mode.
+            recovery: "none", "prefix" or "first_page", as in :func:`lazyrope.transformers.attach`. The default is the
+                engine's level.
+            prefix: The tokens, or the text, before each document when it is computed. The default is the engine's.
+            overlay_tokens: The tokens that "first_page" computes again. The default is the engine's number.
             temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
             stop: The token ids that end the text. The default is the model's end-of-sequence ids.
             salt: A text that separates its documents from those of other salts, for example of other tenants.
@@ -139,7 +154,8 @@ class Engine:
         max_new_tokens, temperature = count, float(temperature)
         ends = stop_ids(self._end_ids() if stop is None else stop)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "stop": ends}
-        return self._queue(prompt, documents, mode, salt=salt, **options)
+        how = self._recovery(recovery, prefix, overlay_tokens)
+        return self._queue(prompt, documents, mode, how, salt=salt, **options)
 
     def score(
         self,
@@ -147,6 +163,9 @@ class Engine:
         documents: Sequence[str | Sequence[int]] = (),
         *,
         mode: str | None = None,
+        recovery: str | None = None,
+        prefix: str | Sequence[int] | None = None,
+        overlay_tokens: int | None = None,
         salt: str = "",
     ) -> Scores:
         """Runs tokens through the model, generates none, and returns the hidden state of each.
@@ -155,17 +174,25 @@ class Engine:
             prompt: The request's own text, as in :meth:`generate`.
             documents: The documents that the prompt sees, as in :meth:`generate`.
             mode: As in :meth:`generate`.
+            recovery: As in :meth:`generate`.
+            prefix: As in :meth:`generate`.
+            overlay_tokens: As in :meth:`generate`.
             salt: As in :meth:`generate`.
 
         Raises:
             SpecError: A value is not allowed.
         """
         options: dict[str, Any] = {"max_new_tokens": 0, "temperature": 0.0, "stop": frozenset(), "scored": True}
-        generation = self._queue(prompt, documents, mode, salt=salt, **options)
+        how = self._recovery(recovery, prefix, overlay_tokens)
+        generation = self._queue(prompt, documents, mode, how, salt=salt, **options)
         generation.result()
-        assert generation._layout is not None
-        hidden = [torch.cat(job.hidden) if job and job.hidden else None for job in generation._layout.fills]
-        return Scores(hidden, torch.cat(generation._own.hidden or []))
+        layout = generation._layout
+        assert layout is not None
+        of_documents, overlays = (
+            [torch.cat(job.hidden) if job and job.hidden else None for job in jobs]
+            for jobs in (layout.documents, layout.overlays)
+        )
+        return Scores(of_documents, torch.cat(layout.own.hidden or []), overlays)
 
     def run(self) -> None:
         """Runs passes until all requests have ended."""
@@ -207,11 +234,20 @@ class Engine:
         """The number of queued requests, which have no pages yet."""
         return len(self._waiting)
 
+    def _recovery(self, level: str | None, prefix: str | Sequence[int] | None, overlay_tokens: int | None) -> Recovery:
+        return self.recovery.changed(level, None if prefix is None else self._encode("prefix", prefix), overlay_tokens)
+
     def _queue(
-        self, prompt: str | Sequence[int], documents: Sequence[str | Sequence[int]], mode: str | None, **fields: Any
+        self,
+        prompt: str | Sequence[int],
+        documents: Sequence[str | Sequence[int]],
+        mode: str | None,
+        recovery: Recovery,
+        **fields: Any,
     ) -> Generation:
         mode = self.mode if mode is None else mode
         check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
+        _check_recovers(mode, recovery)
         check("salt", fields["salt"], is_text(fields["salt"]), "text")
         own = self._encode("prompt", prompt)
         check("prompt", prompt, bool(own), "at least one token")
@@ -219,8 +255,9 @@ class Engine:
         check("documents", documents, is_list, "a list of texts or of token ids; a single one is [text]")
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
         if self.max_model_len is not None:
-            check_positions(self.max_model_len, sum(map(len, texts)), len(own), fields["max_new_tokens"])
-        generation = Generation(self, own, texts, mode=mode, **fields)
+            sizes = (len(recovery.shown_prefix), sum(map(len, texts)), len(own))
+            check_positions(self.max_model_len, *sizes, fields["max_new_tokens"])
+        generation = Generation(self, own, texts, mode=mode, recovery=recovery, **fields)
         with self._arrivals:
             self._waiting.append(generation)
         return generation
@@ -295,19 +332,28 @@ class Engine:
             self._waiting.popleft()
 
     def _reserve(self, generation: Generation) -> None:
-        mode = MODES[generation.mode]
-        texts = generation.documents
+        """Takes the pages of a request and its documents, and makes the jobs that fill new documents."""
+        mode, store, size = MODES[generation.mode], self.store, self.store.page_size
+        prefix, texts = list(generation.recovery.shown_prefix), generation.documents
+        composed = compose(texts, generation.recovery)
         room = len(generation.prompt) + max(0, generation.max_new_tokens - 1)  # the last token is not stored
         if mode.copies:
-            room += sum(map(len, texts))
-        reserved, generation._run = self.store.reserve(texts if mode.shares else [], room, salt=generation.salt)
-        generation._held = [document for document, _ in reserved]
-        generation.hits = sum(not is_new for _, is_new in reserved)
-        for (document, is_new), tokens in zip(reserved, texts, strict=False):
-            if is_new:
-                self._filling[document] = fill_of(document, tokens)
-        fills = [self._filling.get(document) for document in generation._held]
-        layout = mode.layout(RequestParts(generation.prompt, texts, generation._held, fills, generation._run))
+            room += composed.position
+        parts = composed.parts if mode.shares else ()
+        contexts = [part.context for part in parts]
+        reserved, generation._run = store.reserve(
+            [part.tokens for part in parts], room, salt=generation.salt, contexts=contexts
+        )
+        held = generation._held = [document for document, _ in reserved]
+        is_new = [new for _, new in reserved]
+        generation.hits = sum(not is_new[i] for i in composed.documents if i is not None) if mode.shares else 0
+        for document, new, part in zip(held, is_new, parts, strict=True):
+            if new:
+                self._filling[document] = fill_of(part, document, held, size)
+        fills = [self._filling.get(document) for document in held]
+        layout = mode.layout(
+            RequestParts(generation.prompt, prefix, texts, composed, held, fills, generation._run, size)
+        )
         generation._layout = layout
         if generation.scored:
             for job in (layout.own, *generation._fills):
@@ -364,11 +410,23 @@ class Engine:
                 except TimeoutError:
                     return False
                 except InsertError:  # queue the request again: this engine then fills the document
+                    self._abandon_dependent(generation)
                     self._running.remove(generation)
                     self._free_request(generation)
                     self._waiting.appendleft(generation)
                     return False
         return True
+
+    def _abandon_dependent(self, generation: Generation) -> None:
+        """Abandons the documents of a request that this engine computes over other documents.
+
+        Their jobs read the pages of documents that are about to be released. A request that shares them is queued
+        again, too.
+        """
+        for document in generation._held:
+            if (job := self._filling.get(document)) and job.segments:
+                del self._filling[document]
+                self.store.abandon(document)
 
     def _finish_pass(self, work: Work, sampled: list[Generation | None], tokens: list[int]) -> None:
         for job, n in work.rows:
@@ -428,3 +486,13 @@ class Engine:
                 del self._filling[document]
                 self.store.abandon(document)
             self.store.release(document)
+
+
+def _check_recovers(mode: str, recovery: Recovery) -> None:
+    """Raises SpecError if the mode does not serve this level of recovery."""
+    if recovery.level != "none" and not MODES[mode].recovers:
+        able = ", ".join(name for name, each in MODES.items() if each.recovers)
+        raise SpecError(
+            f'mode = "{mode}" with recovery = "{recovery.level}"; the modes with recovery are: {able}. '
+            'Give one of them, or recovery="none"'
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..documents import Document, PageRun
 from ..errors import SpecError
+from ..recovery import Recovery
 from .layout import Layout
 from .work import Job
 
@@ -39,6 +40,7 @@ class Generation:
         documents: The token ids of each document, in the order in which the prompt sees them.
         max_new_tokens: The most tokens that are generated.
         mode: "lazy", "block", "recompute" or "full", as in :func:`lazyrope.transformers.attach`.
+        recovery: The level of recovery, as in :mod:`lazyrope.recovery`.
         temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
         stop: The token ids that end the text. They are not part of it.
         salt: The salt of its documents' keys.
@@ -57,6 +59,7 @@ class Generation:
     documents: list[list[int]]
     max_new_tokens: int
     mode: str
+    recovery: Recovery
     temperature: float
     stop: frozenset[int]
     salt: str
@@ -77,7 +80,8 @@ class Generation:
         return (
             f"Generation(prompt_tokens={len(self.prompt)}, num_documents={len(self.documents)}, "
             f"document_tokens={sum(map(len, self.documents))}, tokens={len(self.tokens)}, "
-            f"max_new_tokens={self.max_new_tokens}, mode={self.mode!r}, finish_reason={self.finish_reason!r})"
+            f"max_new_tokens={self.max_new_tokens}, mode={self.mode!r}, recovery={self.recovery.level!r}, "
+            f"finish_reason={self.finish_reason!r})"
         )
 
     @property
@@ -166,7 +170,7 @@ class Generation:
     @property
     def _fills(self) -> list[Job]:
         assert self._layout is not None
-        return [job for job in self._layout.fills if job is not None]
+        return self._layout.fills
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,11 @@ class Scores:
         documents: The hidden states of each document, [tokens, hidden size]. None if the document was stored, or being
             computed, before.
         prompt: The hidden states of the prompt, [tokens, hidden size].
+        overlays: The hidden states of the first tokens of each document that level "first_page" of
+            :mod:`lazyrope.recovery` computes again, [tokens, hidden size]. None if there are none, or if they were
+            stored, or being computed, before.
     """
 
     documents: list[Tensor | None]
     prompt: Tensor
+    overlays: list[Tensor | None]

@@ -86,15 +86,16 @@ def _max_positions_of(rope: dict[str, Any], stated: int) -> int:
     return min(stated, original) if rope.get("rope_type") == "longrope" else stated
 
 
-def check_positions(maximum: int, documents: int, prompt: int, new_tokens: int) -> None:
+def check_positions(maximum: int, prefix: int, documents: int, prompt: int, new_tokens: int) -> None:
     """Raises SpecError if a request of so many tokens has more positions than the maximum.
 
     The last new token needs no position, because the model does not read it.
     """
-    needed = documents + prompt + max(0, new_tokens - 1)
+    needed = prefix + documents + prompt + max(0, new_tokens - 1)
+    before = f"prefix: {prefix}, documents: {documents}" if prefix else f"documents: {documents}"
     if needed > maximum:
         raise SpecError(
-            f"the request needs {needed} positions (documents: {documents}, prompt: {prompt}, max_new_tokens: "
+            f"the request needs {needed} positions ({before}, prompt: {prompt}, max_new_tokens: "
             f"{new_tokens}); the engine allows {maximum}. Give fewer documents, or a smaller max_new_tokens. By "
             f"default the limit is the model's own maximum; attach(..., max_model_len={needed}) goes beyond it"
         )
