@@ -22,13 +22,14 @@ from .._core import AttentionSpec, LayerGroup, compile_reposition
 from ..documents import DocumentStore
 from ..errors import SpecError
 from .arguments import check
+from .assessment import Assessment, LevelResult, Sample
 from .backend import Backend, LayerKernels
 from .engine import Engine
 from .generation import Generation, Scores
 from .limits import allowed_positions
 from .models import MODEL_TYPES, can_be_captured, layer_groups
 
-__all__ = ["MODEL_TYPES", "Engine", "Generation", "Scores", "attach"]
+__all__ = ["MODEL_TYPES", "Assessment", "Engine", "Generation", "LevelResult", "Sample", "Scores", "attach"]
 
 
 def attach(

@@ -23,6 +23,7 @@ from ..documents import Document, DocumentStore, InsertError, StoreFull
 from ..errors import SpecError
 from ..recovery import Recovery, compose
 from .arguments import check, is_finite, is_text, stop_ids
+from .assessment import Assessment, Assessor, Sample, as_samples, check_options
 from .backend import Backend
 from .fifo_lock import FifoLock, device_lock
 from .generation import Generation, Scores
@@ -166,6 +167,7 @@ class Engine:
         recovery: str | None = None,
         prefix: str | Sequence[int] | None = None,
         overlay_tokens: int | None = None,
+        num_logits: int = 0,
         salt: str = "",
     ) -> Scores:
         """Runs tokens through the model, generates none, and returns the hidden state of each.
@@ -177,6 +179,7 @@ class Engine:
             recovery: As in :meth:`generate`.
             prefix: As in :meth:`generate`.
             overlay_tokens: As in :meth:`generate`.
+            num_logits: The last tokens of the prompt whose logits are returned, too.
             salt: As in :meth:`generate`.
 
         Raises:
@@ -184,15 +187,34 @@ class Engine:
         """
         options: dict[str, Any] = {"max_new_tokens": 0, "temperature": 0.0, "stop": frozenset(), "scored": True}
         how = self._recovery(recovery, prefix, overlay_tokens)
-        generation = self._queue(prompt, documents, mode, how, salt=salt, **options)
+        generation = self._queue(prompt, documents, mode, how, salt=salt, num_logits=num_logits, **options)
         generation.result()
-        layout = generation._layout
-        assert layout is not None
-        of_documents, overlays = (
-            [torch.cat(job.hidden) if job and job.hidden else None for job in jobs]
-            for jobs in (layout.documents, layout.overlays)
-        )
-        return Scores(of_documents, torch.cat(layout.own.hidden or []), overlays)
+        assert generation._layout is not None
+        return Scores._of(generation._layout)
+
+    def assess(
+        self, samples: Sequence[Sample | dict[str, Any]], *, max_kl: float = 0.1, max_new_tokens: int = 16
+    ) -> Assessment:
+        """Measures how near each level of recovery comes to an ordinary prefill, on samples of your own.
+
+        The levels have the parameters of :attr:`recovery`. All levels and the ordinary prefill see the same text: if
+        the engine has a prefix, it is the first document at level "none". The documents are stored under a salt that
+        only this call uses, and the store evicts them when it needs room. Times are right only if the engine serves no
+        other requests meanwhile.
+
+        Args:
+            samples: Questions over documents, as :class:`Sample` or as dicts with its names. Each needs at least one
+                document.
+            max_kl: The greatest mean KL, in nats, at which a level is recommended. The default is a choice, and no
+                finding: compare the answers, too.
+            max_new_tokens: The most tokens of each answer that is compared.
+
+        Raises:
+            SpecError: A value is not allowed.
+            DocumentTooLarge: A sample does not fit the budget.
+        """
+        check_options(max_kl, max_new_tokens)
+        return Assessor(self, max_new_tokens).run(as_samples(samples), max_kl)
 
     def run(self) -> None:
         """Runs passes until all requests have ended."""
@@ -251,6 +273,9 @@ class Engine:
         check("salt", fields["salt"], is_text(fields["salt"]), "text")
         own = self._encode("prompt", prompt)
         check("prompt", prompt, bool(own), "at least one token")
+        kept = fields.get("num_logits", 0)
+        is_count = isinstance(kept, int) and 0 <= kept <= len(own)
+        check("num_logits", kept, is_count, f"0 to {len(own)}, the number of the prompt's tokens")
         is_list = isinstance(documents, Iterable) and not isinstance(documents, str | bytes)
         check("documents", documents, is_list, "a list of texts or of token ids; a single one is [text]")
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
@@ -355,6 +380,8 @@ class Engine:
             RequestParts(generation.prompt, prefix, texts, composed, held, fills, generation._run, size)
         )
         generation._layout = layout
+        if generation.num_logits:
+            layout.own.logits_from = len(generation.prompt) - generation.num_logits
         if generation.scored:
             for job in (layout.own, *generation._fills):
                 if job.done == 0 and job.hidden is None:

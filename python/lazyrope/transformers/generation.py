@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..documents import Document, PageRun
 from ..errors import SpecError
 from ..recovery import Recovery
@@ -45,6 +47,7 @@ class Generation:
         stop: The token ids that end the text. They are not part of it.
         salt: The salt of its documents' keys.
         scored: True for a request of :meth:`Engine.score`.
+        num_logits: The last tokens of the prompt whose logits are kept.
         tokens: The generated token ids.
         finish_reason: None while the request is not finished, then "stop", "length", "cancelled" or "error".
         error: The error that ended the request, if finish_reason is "error".
@@ -64,6 +67,7 @@ class Generation:
     stop: frozenset[int]
     salt: str
     scored: bool = False
+    num_logits: int = 0
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     error: BaseException | None = None
@@ -184,8 +188,26 @@ class Scores:
         overlays: The hidden states of the first tokens of each document that level "first_page" of
             :mod:`lazyrope.recovery` computes again, [tokens, hidden size]. None if there are none, or if they were
             stored, or being computed, before.
+        logits: The logits after the last tokens of the prompt, as many as were asked for, float32 [tokens, vocabulary
+            size]. None if none were.
     """
 
     documents: list[Tensor | None]
     prompt: Tensor
     overlays: list[Tensor | None]
+    logits: Tensor | None = None
+
+    @classmethod
+    def _of(cls, layout: Layout) -> Scores:
+        """Returns the scores of a request that has ended."""
+
+        def hidden(job: Job | None) -> Tensor | None:
+            return torch.cat(job.hidden) if job and job.hidden else None
+
+        own = layout.own
+        return cls(
+            documents=[hidden(job) for job in layout.documents],
+            prompt=hidden(own),
+            overlays=[hidden(job) for job in layout.overlays],
+            logits=torch.cat(own.logits) if own.logits else None,
+        )

@@ -169,8 +169,10 @@ class Runner:
         with self._progress.layers(work.num_tokens, self.model.config.num_hidden_layers) as after_layer:
             self._pass.after_layer = after_layer
             with _storing_hidden(self.model.base_model, work):
-                logits = self.logits(views["ids"], views["positions"], views["last"], self._pass)
-        chosen = self.sample(logits, temperature if any(temperatures) else None)
+                rows = torch.cat([views["last"], views["kept"]]) if packed.size("kept") else views["last"]
+                logits = self.logits(views["ids"], views["positions"], rows, self._pass)
+        _store_logits(work, logits[len(work.rows) :])
+        chosen = self.sample(logits[: len(work.rows)], temperature if any(temperatures) else None)
         return [int(token) for token in chosen.tolist()]
 
     def _to_device(self, packed: Packed) -> Tensor:
@@ -215,6 +217,15 @@ class Runner:
         return torch.where(temperature > 0, logits / temperature.clamp_min(1e-6) + noise, logits).argmax(dim=-1)
 
 
+def _store_logits(work: Work, kept: Tensor) -> None:
+    """Stores the rows of kept logits, [rows, vocabulary size], in their jobs."""
+    at = 0
+    for job, n in work.rows:
+        if count := len(job.kept(n)):
+            job.logits.append(kept[at : at + count].clone())
+            at += count
+
+
 @contextmanager
 def _storing_hidden(base_model: Any, work: Work) -> Iterator[None]:
     """Stores the last hidden states of the jobs that ask for them, when the model without its head returns them."""
@@ -255,7 +266,7 @@ class _Graphs:
         is_decode = max_rows == 1 and not work.moves
         if not is_decode and (work.num_tokens > self._max_tokens or len(work.rows) > GRAPH_JOBS):
             return None
-        if any(job.hidden is not None for job, _ in work.rows):
+        if any(job.hidden is not None or job.logits_from is not None for job, _ in work.rows):
             return None
         tokens = _power_of_two(work.num_tokens)
         key = (tokens, max_rows > 1, bool(work.moves))

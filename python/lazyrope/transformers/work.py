@@ -36,6 +36,8 @@ class Job:
         segments: The other segments that the job sees.
         done: The number of tokens that are processed.
         hidden: The model's last hidden states of each pass, [tokens, hidden size], or None if no one asked for them.
+        logits_from: The index of the first token whose logits are kept, or None.
+        logits: The kept logits of each pass, float32 [tokens, vocabulary size].
     """
 
     tokens: list[int]
@@ -46,11 +48,17 @@ class Job:
     segments: Sequence[Segment] = ()
     done: int = 0
     hidden: list[Tensor] | None = None
+    logits_from: int | None = None
+    logits: list[Tensor] = field(default_factory=list)
 
     @property
     def left(self) -> int:
         """The number of tokens that are not processed yet."""
         return len(self.tokens) - self.done
+
+    def kept(self, n: int) -> range:
+        """Returns which of the next n tokens have logits that are kept, counted from the first of them."""
+        return range(n if self.logits_from is None else min(n, max(0, self.logits_from - self.done)), n)
 
 
 @dataclass
@@ -106,8 +114,8 @@ class Packed:
 def pack(work: Work, page_size: int) -> Packed:
     """Packs the metadata of a pass.
 
-    Its arrays are "ids", "positions", "last" (the last row of each job), "q_indptr", "q_position", "segments.*",
-    "append.*" and, if there are moves, "source.*" and "target.*".
+    Its arrays are "ids", "positions", "last" (the last row of each job), "kept" (the rows whose logits are kept),
+    "q_indptr", "q_position", "segments.*", "append.*" and, if there are moves, "source.*" and "target.*".
     """
     arrays = _rows(work.rows, page_size)
     if work.moves:
@@ -141,6 +149,7 @@ def _rows(rows: list[tuple[Job, int]], page_size: int) -> dict[str, Sequence[int
         "ids": ids,
         "positions": positions,
         "last": [end - 1 for end in indptr[1:]],
+        "kept": [first + i for first, (job, n) in zip(indptr, rows, strict=False) for i in job.kept(n)],
         "q_indptr": indptr,
         "q_position": positions,
         **{f"segments.{name}": values for name, values in zip(SEGMENTS, (spans, *columns), strict=True)},

@@ -1,0 +1,283 @@
+"""Measures how near the answers of each level of recovery come to those of an ordinary prefill, on given samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import SpecError
+from ..recovery import Recovery, compose
+from .arguments import check, is_finite
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+Tensor = Any
+FULL = "full"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A question over documents.
+
+    Attributes:
+        prompt: The request's own text, as of :meth:`Engine.generate`.
+        documents: The documents that it sees, as of :meth:`Engine.generate`.
+        answer: The right answer, as token ids or text, for the perplexity. None: there is none.
+    """
+
+    prompt: str | Sequence[int]
+    documents: Sequence[str | Sequence[int]]
+    answer: str | Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """One level's distance from an ordinary prefill, and its cost, over all samples.
+
+    The reference of a sample is the greedy answer of the ordinary prefill. Each level is given the tokens of that
+    answer, and its logits before and after each of them are compared.
+
+    Attributes:
+        level: The level of recovery, or "full" for the reference itself.
+        first_token_agreement: The share of samples whose most probable first token is the reference's.
+        answer_agreement: The share of samples whose most probable token is the reference's along the whole answer. Up
+            to rounding, these are the samples with the same greedy answer.
+        mean_kl: The mean of KL(reference || level) over all tokens of the answers, in nats.
+        p99_kl: The 99th percentile of the same, in nats.
+        perplexity: The perplexity of the given answers, or None if no sample has one.
+        first_token_ms: The median time from the arrival of a request to its first token, in milliseconds. All documents
+            are stored, and overlays are not.
+        recomputed_share: The tokens that are computed again, as a share of all tokens before the prompts.
+    """
+
+    level: str
+    first_token_agreement: float
+    answer_agreement: float
+    mean_kl: float
+    p99_kl: float
+    perplexity: float | None
+    first_token_ms: float
+    recomputed_share: float
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """The result of :meth:`Engine.assess`.
+
+    Attributes:
+        levels: A result for each level, in the order of the cost, and one for the ordinary prefill.
+        max_kl: The greatest mean KL that was allowed, in nats.
+        recommended: The first level within max_kl, or None if only an ordinary prefill is within it.
+    """
+
+    levels: tuple[LevelResult, ...]
+    max_kl: float
+
+    @property
+    def recommended(self) -> str | None:
+        return next((row.level for row in self.levels if row.level != FULL and row.mean_kl <= self.max_kl), None)
+
+    def table(self) -> str:
+        """Returns the results as a table for a terminal, with a line for each level and one for the recommendation."""
+        head = ("level", "first token", "answer", "mean KL", "99% KL", "perplexity", "TTFT, ms", "recomputed")
+        rows = [head, *(_cells(row) for row in self.levels)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        advice = self.recommended or "none of the levels: serve this model with mode full"
+        return "\n".join([*lines, f"recommended for a mean KL of at most {self.max_kl:g}: {advice}"])
+
+
+def _cells(row: LevelResult) -> tuple[str, ...]:
+    return (
+        row.level,
+        f"{row.first_token_agreement:.1%}",
+        f"{row.answer_agreement:.1%}",
+        f"{row.mean_kl:.4f}",
+        f"{row.p99_kl:.4f}",
+        "" if row.perplexity is None else f"{row.perplexity:.2f}",
+        f"{row.first_token_ms:.1f}",
+        f"{row.recomputed_share:.1%}",
+    )
+
+
+@dataclass
+class _Tally:
+    """The measurements of one level."""
+
+    kl: list[Tensor] = field(default_factory=list)  # float32 [tokens] for each sample
+    agrees: list[Tensor] = field(default_factory=list)  # bool [tokens] for each sample
+    nll: float = 0.0  # nats
+    answer_tokens: int = 0
+    seconds: list[float] = field(default_factory=list)
+    recomputed: int = 0
+    context: int = 0
+
+    def result(self, level: str) -> LevelResult:
+        kl = torch.cat(self.kl)
+        return LevelResult(
+            level,
+            statistics.mean(bool(agrees[0]) for agrees in self.agrees),
+            statistics.mean(bool(agrees.all()) for agrees in self.agrees),
+            float(kl.mean()),
+            float(kl.quantile(0.99)),
+            math.exp(self.nll / self.answer_tokens) if self.answer_tokens else None,
+            1e3 * statistics.median(self.seconds),
+            self.recomputed / max(1, self.context),
+        )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way of reading the documents of a sample.
+
+    Attributes:
+        name: The level, or "full".
+        options: The mode and the recovery, as arguments of :meth:`Engine.generate`.
+        recovery: The recovery of a composition of the same documents.
+        shows_prefix: True if the prefix is the first document, for the level has none of its own.
+    """
+
+    name: str
+    options: dict[str, Any]
+    recovery: Recovery
+    shows_prefix: bool
+
+
+class Assessor:
+    """Runs samples at each level. It stores documents under a salt of its own, so that it finds no other ones."""
+
+    def __init__(self, engine: Engine, max_new_tokens: int) -> None:
+        self._engine = engine
+        self._max_new_tokens = max_new_tokens
+        self._salt = f"assessment {secrets.token_hex(16)}"
+        self._ways = _ways(engine.recovery)
+        self._tallies = {way.name: _Tally() for way in self._ways}
+
+    def run(self, samples: Sequence[Sample], max_kl: float) -> Assessment:
+        """Measures all samples. A first run of the first sample warms up and is not counted."""
+        encoded = [self._encoded(sample) for sample in samples]
+        if not encoded:
+            raise SpecError("samples are empty; an assessment needs at least one")
+        self._add(*encoded[0])
+        self._tallies = {way.name: _Tally() for way in self._ways}
+        self._salt += " again"
+        for sample in encoded:
+            self._add(*sample)
+        return Assessment(tuple(self._tallies[way.name].result(way.name) for way in self._ways), max_kl)
+
+    def _encoded(self, sample: Sample) -> tuple[list[int], list[list[int]], list[int]]:
+        encode = self._engine._encode
+        documents = [tokens for text in sample.documents if (tokens := encode("documents", text))]
+        check("documents", sample.documents, bool(documents), "at least one document of at least one token")
+        return encode("prompt", sample.prompt), documents, encode("answer", sample.answer or [])
+
+    def _add(self, prompt: list[int], documents: list[list[int]], answer: list[int]) -> None:
+        reference = self._greedy_reference(prompt, documents)
+        exact: Tensor = None
+        for way in reversed(self._ways):  # the reference comes first
+            texts = self._texts(way, documents)
+            tally = self._tallies[way.name]
+            if way.name != FULL:
+                self._measure_time(way, prompt, texts)
+            logits = self._logits(way, [*prompt, *reference], texts, len(reference) + 1)
+            exact = logits if exact is None else exact
+            _compare(tally, exact, logits)
+            if answer:
+                given = self._logits(way, [*prompt, *answer[:-1]], texts, len(answer))
+                tally.nll += _nll(given, answer)
+                tally.answer_tokens += len(answer)
+            composition = compose(texts, way.recovery)
+            tally.context += composition.position
+            tally.recomputed += composition.position if way.name == FULL else composition.recomputed_tokens
+
+    def _texts(self, way: _Way, documents: list[list[int]]) -> list[list[int]]:
+        return [list(self._engine.recovery.prefix), *documents] if way.shows_prefix else documents
+
+    def _greedy_reference(self, prompt: list[int], documents: list[list[int]]) -> list[int]:
+        """Returns the greedy answer of the ordinary prefill, and measures its time."""
+        way = self._ways[-1]
+        generation = self._engine.generate(
+            prompt, self._texts(way, documents), max_new_tokens=self._max_new_tokens, salt=self._salt, **way.options
+        )
+        tokens = generation.result()
+        assert generation.first_token is not None
+        self._tallies[FULL].seconds.append(generation.first_token - generation.arrival)
+        return tokens
+
+    def _measure_time(self, way: _Way, prompt: list[int], texts: list[list[int]]) -> None:
+        """Measures the time to the first token over stored documents."""
+        stored = way.options | ({"overlay_tokens": 0} if way.name == "first_page" else {})
+        for options in (stored, way.options):
+            generation = self._engine.generate(prompt, texts, max_new_tokens=1, salt=self._salt, stop=[], **options)
+            generation.result()
+        assert generation.first_token is not None
+        self._tallies[way.name].seconds.append(generation.first_token - generation.arrival)
+
+    def _logits(self, way: _Way, tokens: list[int], texts: list[list[int]], count: int) -> Tensor:
+        """Returns the log-probabilities after the last tokens, float32 [count, vocabulary size]."""
+        scores = self._engine.score(tokens, texts, num_logits=count, salt=self._salt, **way.options)
+        assert scores.logits is not None
+        return scores.logits.log_softmax(-1)
+
+
+def _ways(recovery: Recovery) -> list[_Way]:
+    """Returns the levels in the order of their cost, and the ordinary prefill. All show the same text."""
+    levels = ["none", *(["prefix"] if recovery.prefix else []), "first_page"]
+    ways = [
+        _Way(
+            level,
+            {"mode": "lazy", "recovery": level},
+            recovery.changed(level),
+            level == "none" and bool(recovery.prefix),
+        )
+        for level in levels
+    ]
+    none = Recovery()
+    return [*ways, _Way(FULL, {"mode": FULL, "recovery": "none"}, none, bool(recovery.prefix))]
+
+
+def _compare(tally: _Tally, exact: Tensor, given: Tensor) -> None:
+    """Adds KL(exact || given) and where both have the same most probable token.
+
+    Args:
+        tally: The measurements of the level.
+        exact: Log-probabilities of the reference, [tokens, vocabulary size].
+        given: Log-probabilities of the level, of the same shape.
+    """
+    tally.kl.append((exact.exp() * (exact - given)).sum(-1).cpu())
+    tally.agrees.append((exact.argmax(-1) == given.argmax(-1)).cpu())
+
+
+def _nll(given: Tensor, answer: list[int]) -> float:
+    following = torch.tensor(answer, device=given.device)
+    return float(-given.gather(-1, following[:, None]).double().sum())
+
+
+def as_samples(samples: object) -> list[Sample]:
+    """Returns samples that are given as such, or as dicts with the same names, such as lines of JSON."""
+    names = {each.name for each in dataclasses.fields(Sample)}
+    found = []
+    for i, sample in enumerate(
+        samples if isinstance(samples, Sequence) and not isinstance(samples, str) else [samples]
+    ):
+        if isinstance(sample, dict) and set(sample) <= names and {"prompt", "documents"} <= set(sample):
+            sample = Sample(**sample)
+        check(
+            f"samples[{i}]", sample, isinstance(sample, Sample), "a Sample, or a dict with prompt, documents and answer"
+        )
+        found.append(sample)
+    return found
+
+
+def check_options(max_kl: object, max_new_tokens: object) -> None:
+    check("max_kl", max_kl, is_finite(max_kl) and max_kl >= 0, "a number of nats, at least 0")  # type: ignore[operator]
+    is_count = isinstance(max_new_tokens, int) and max_new_tokens >= 1
+    check("max_new_tokens", max_new_tokens, is_count, "an integer, at least 1")

@@ -1,0 +1,184 @@
+"""An assessment measures what an independent computation of the same levels gives, and recommends by it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import lazyrope
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
+
+from lazyrope.transformers import Assessment, LevelResult, Sample
+
+from tests.conftest import HAS_GPU
+from tests.support import recovery_mask
+from tests.support.serving import assert_nothing_is_held, budget_of, make_engine, random_token_lists
+from tests.support.tiny_models import tiny_model
+
+PREFIX, ANSWER, FIRST, SECOND, *TEXTS = random_token_lists(21, 12, 5, 7, 9, 30, 40, 25)
+SAMPLES = [Sample(FIRST, TEXTS, ANSWER), Sample(SECOND, TEXTS[::-1])]
+needs_float32 = pytest.mark.skipif(HAS_GPU, reason="the kernels do not support float32")
+
+
+@pytest.fixture(scope="module")
+def capped() -> Any:
+    """A model that caps its logits, so that its last hidden states alone do not give them."""
+    return tiny_model("gemma2", torch.bfloat16 if HAS_GPU else torch.float32, "cuda" if HAS_GPU else "cpu")
+
+
+def log_probabilities(model: Any, tokens: list[int], count: int, texts: list[list[int]], level: str) -> torch.Tensor:
+    """Computes those after the last tokens by the reference of recovery."""
+    prefix, documents, overlay_tokens = PREFIX, texts, 16 if level == "first_page" else 0
+    if level == "none":
+        prefix, documents = [], [PREFIX, *texts]
+    elif level == "full":
+        overlay_tokens = 1000
+    states = recovery_mask.run(model, tokens, documents, prefix, overlay_tokens).prompt[-count:]
+    cap = model.config.final_logit_softcapping
+    with torch.no_grad():
+        return (torch.tanh(model.lm_head(states) / cap) * cap).log_softmax(-1)
+
+
+def expected_of(model: Any, level: str) -> LevelResult:
+    kl, agrees = [], []
+    for sample in SAMPLES:
+        answer: list[int] = []
+        for _ in range(3):
+            row = log_probabilities(model, [*sample.prompt, *answer], 1, sample.documents, "full")
+            answer.append(int(row.argmax()))
+        both = [
+            log_probabilities(model, [*sample.prompt, *answer], 4, sample.documents, each) for each in ("full", level)
+        ]
+        kl.append((both[0].exp() * (both[0] - both[1])).sum(-1))
+        agrees.append(both[0].argmax(-1) == both[1].argmax(-1))
+    given = log_probabilities(model, [*FIRST, *ANSWER[:-1]], len(ANSWER), TEXTS, level)
+    nll = -sum(float(row[token]) for row, token in zip(given, ANSWER, strict=True))
+    every = torch.cat(kl)
+    return LevelResult(
+        level,
+        sum(bool(row[0]) for row in agrees) / len(agrees),
+        sum(bool(row.all()) for row in agrees) / len(agrees),
+        float(every.mean()),
+        float(every.quantile(0.99)),
+        math.exp(nll / len(ANSWER)),
+        0.0,
+        {"none": 0.0, "prefix": 0.0, "first_page": 2 * 16 / (12 + 95), "full": 1.0}[level],
+    )
+
+
+@needs_float32
+def test_an_assessment_equals_the_reference_of_recovery(capped, monkeypatch):
+    monkeypatch.setattr(capped.generation_config, "eos_token_id", None)
+    engine = make_engine(capped, prefix=PREFIX)
+    found = engine.assess(SAMPLES, max_new_tokens=3)
+    assert [row.level for row in found.levels] == ["none", "prefix", "first_page", "full"]
+    for row in found.levels:
+        expected = expected_of(capped, row.level)
+        assert row.first_token_agreement == expected.first_token_agreement
+        assert row.answer_agreement == expected.answer_agreement
+        assert row.recomputed_share == pytest.approx(expected.recomputed_share)
+        for name in ("mean_kl", "p99_kl", "perplexity"):
+            assert getattr(row, name) == pytest.approx(getattr(expected, name), rel=1e-3, abs=1e-6), (row.level, name)
+        assert row.first_token_ms > 0
+    assert found.levels[0].mean_kl > 1e-4  # documents that see each other change this model's answers
+    assert_nothing_is_held(engine)
+
+
+def test_overlays_of_whole_documents_are_recommended_where_nothing_else_is_near(model):
+    engine = make_engine(model, overlay_tokens=100)
+    samples = [{"prompt": FIRST, "documents": TEXTS}]
+    near = engine.assess(samples, max_new_tokens=2, max_kl=1e-2 if HAS_GPU else 1e-6)
+    assert [row.level for row in near.levels] == ["none", "first_page", "full"]
+    assert near.recommended == "first_page" and near.levels[0].perplexity is None
+    assert engine.assess(samples, max_new_tokens=2, max_kl=1e9).recommended == "none"
+    some = make_engine(model, overlay_tokens=0).assess(samples, max_new_tokens=2, max_kl=0)
+    assert some.recommended is None and some.levels[0].mean_kl == pytest.approx(some.levels[1].mean_kl, rel=1e-3)
+
+
+def test_times_are_of_stored_documents_and_new_overlays(model, monkeypatch):
+    engine = make_engine(model, overlay_tokens=16)
+    computed: list[int] = []
+    run = engine._runner.run
+
+    def count(work: Any, temperatures: list[float]) -> list[int]:
+        if not any(job.hidden is not None for job, _ in work.rows):
+            computed.append(work.num_tokens)
+        return run(work, temperatures)
+
+    monkeypatch.setattr(engine._runner, "run", count)
+    engine.assess([Sample(FIRST, TEXTS)], max_new_tokens=1)
+    tokens, once = sum(map(len, TEXTS)), len(FIRST)
+    # In order: the ordinary prefill, "first_page" without and with overlays, "none" twice. The first run warms up.
+    assert computed == 2 * [tokens + once, tokens + once, 32 + once, once, once]
+
+
+def test_an_assessment_is_shown_as_a_table():
+    rows = [
+        LevelResult("none", 0.5, 0.25, 1.25, 3.0, 18.5, 20.125, 0.0),
+        LevelResult("full", 1.0, 1.0, 0.0, 0.0, None, 271.0, 1.0),
+    ]
+    lines = Assessment(tuple(rows), 0.1).table().splitlines()
+    assert len(lines) == 4 and len({len(line) for line in lines[:3]}) == 1
+    assert lines[1].split() == ["none", "50.0%", "25.0%", "1.2500", "3.0000", "18.50", "20.1", "0.0%"]
+    assert lines[3] == "recommended for a mean KL of at most 0.1: none of the levels: serve this model with mode full"
+    assert Assessment(tuple(rows), 2.0).table().endswith("at most 2: none")
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "message"),
+    [
+        ([], {}, "samples are empty; an assessment needs at least one"),
+        ([{"prompt": [1]}], {}, r"samples\[0\] = .*; it must be a Sample, or a dict with prompt, documents and answer"),
+        ([Sample([1], [])], {}, r"documents = \[\]; it must be at least one document of at least one token"),
+        ([Sample([], [[1]])], {}, "prompt = .*; it must be at least one token"),
+        (3, {}, r"samples\[0\] = 3; it must be a Sample"),
+        ([], {"max_kl": -1}, "max_kl = -1; it must be a number of nats, at least 0"),
+        ([], {"max_new_tokens": 0}, "max_new_tokens = 0; it must be an integer, at least 1"),
+    ],
+)
+def test_mistakes_are_refused(model, samples, options, message):
+    engine = make_engine(model)
+    with pytest.raises(lazyrope.SpecError, match=message):
+        engine.assess(samples, **options)
+    assert_nothing_is_held(engine)
+
+
+def test_a_sample_that_does_not_fit_the_budget_is_an_error(model):
+    engine = make_engine(model, budget=budget_of(model, 64))
+    with pytest.raises(lazyrope.StoreError, match="the whole budget"):
+        engine.assess([Sample(FIRST, TEXTS)])
+    assert_nothing_is_held(engine)
+
+
+def test_scores_have_the_logits_after_the_last_tokens(capped):
+    engine = make_engine(capped, max_pass_tokens=40)
+    prompt = TEXTS[1] + TEXTS[0]  # two passes
+    given = engine.score(prompt, TEXTS[:1], num_logits=35)
+    assert given.logits.shape == (35, 1024) and engine.score(prompt).logits is None
+    cap = capped.config.final_logit_softcapping
+    with torch.no_grad():
+        expected = torch.tanh(capped.lm_head(given.prompt[-35:]).float() / cap) * cap
+    assert (given.logits - expected).abs().max() < (0.5 if HAS_GPU else 1e-4)
+    tokens = engine.generate(prompt, TEXTS[:1], max_new_tokens=1, stop=[]).result()
+    assert HAS_GPU or tokens == [int(given.logits[-1].argmax())]
+    with pytest.raises(
+        lazyrope.SpecError, match=r"num_logits = 71; it must be 0 to 70, the number of the prompt's tok"
+    ):
+        engine.score(prompt, num_logits=71)
+
+
+def test_samples_may_be_text(model):
+    from tests.python.test_docs_examples import Words
+
+    class Known(Words):
+        """A tokenizer of the same words, which the engine calls for prompts, documents and answers."""
+
+    texts = ["one two three four", "five six seven"]
+    engine = make_engine(model, tokenizer=Known())
+    found = engine.assess([Sample("what is one", texts, "two")], max_new_tokens=1)
+    assert all(row.perplexity is not None and row.perplexity > 1 for row in found.levels)
+    assert all(a.recomputed_share <= b.recomputed_share for a, b in pairwise(found.levels))
