@@ -67,7 +67,9 @@ def check_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     stats = names["engine"].store.stats
     # The store has both documents alone and after the prefix, the prefix, and an overlay of the second document.
     assert len(names["recovered"].tokens) == 32 and names["recovered"].recovery.level == "first_page"
-    assert stats.documents == 6 and stats.bytes_copied == 0
+    # The assessment has both documents and an overlay, once to warm up and once to measure.
+    assert stats.documents == 6 + 2 * 3 and stats.bytes_copied == 0
+    assert [row.level for row in names["assessment"].levels] == ["none", "first_page", "full"]
 
 
 def check_torch_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
