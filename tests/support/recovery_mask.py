@@ -65,17 +65,25 @@ class Expected:
     prompt: torch.Tensor
 
 
-_running: list[Rows] = []
+@dataclass(frozen=True)
+class Places:
+    """The rows of each text of a request.
+
+    Attributes:
+        documents: Those of each document as it is stored.
+        overlays: Those of each document that are computed again, or None.
+        prompt: Those of the prompt.
+    """
+
+    documents: list[range]
+    overlays: list[range | None]
+    prompt: range
 
 
-def run(
-    model: Any,
-    prompt: Sequence[int],
-    documents: Sequence[Sequence[int]],
-    prefix: Sequence[int] = (),
-    overlay_tokens: int = 0,
-) -> Expected:
-    """Returns the states of a request whose documents are stored after a prefix and begin with overlays."""
+def rows_of(
+    prompt: Sequence[int], documents: Sequence[Sequence[int]], prefix: Sequence[int], overlay_tokens: int
+) -> tuple[Rows, Places]:
+    """Returns the rows of a request whose documents are stored after a prefix and begin with overlays."""
     rows = Rows()
     shown = [rows.add(prefix, 0, [])]  # the rows that the prompt sees so far
     position = len(prefix)
@@ -88,13 +96,28 @@ def run(
         overlays.append(rows.add(tokens[:count], position, shown) if count else None)
         shown = [*shown, *([overlays[-1]] if count else []), stored[-1][count:]]
         position += len(tokens)
-    asked = rows.add(prompt, position, shown)
+    return rows, Places(stored, overlays, rows.add(prompt, position, shown))
+
+
+_running: list[Rows] = []
+
+
+def run(
+    model: Any,
+    prompt: Sequence[int],
+    documents: Sequence[Sequence[int]],
+    prefix: Sequence[int] = (),
+    overlay_tokens: int = 0,
+) -> Expected:
+    """Returns the states of a request whose documents are stored after a prefix and begin with overlays."""
+    rows, places = rows_of(prompt, documents, prefix, overlay_tokens)
     hidden = _hidden(model, rows)
 
     def of(some: range) -> torch.Tensor:
         return hidden[some.start : some.stop]
 
-    return Expected([of(s) for s in stored], [None if o is None else of(o) for o in overlays], of(asked))
+    overlays = [None if each is None else of(each) for each in places.overlays]
+    return Expected([of(each) for each in places.documents], overlays, of(places.prompt))
 
 
 def _hidden(model: Any, rows: Rows) -> torch.Tensor:

@@ -1,0 +1,145 @@
+"""An engine of one's own executes the compositions of recovery with the public calls of the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import lazyrope
+import pytest
+import torch
+from lazyrope import eager
+from lazyrope.documents import DocumentStore
+from lazyrope.recovery import Recovery, compose
+
+pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
+
+from tests.support.recovery_mask import Rows, rows_of
+from tests.support.reference import rotate
+
+LAYERS, HEADS, DIM, VOCABULARY = 2, 2, 64, 50
+SPEC = lazyrope.AttentionSpec(head_dim=DIM, num_q_heads=HEADS, num_kv_heads=HEADS, rope=lazyrope.rope.neox())
+
+
+@dataclass
+class Model:
+    """Layers of attention alone, whose weights are random.
+
+    Attributes:
+        embedding: [tokens of the vocabulary, width]
+        layers: The projections to queries, keys and values and the one back, [4, width, width] each.
+    """
+
+    embedding: torch.Tensor
+    layers: list[torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    generator = torch.Generator().manual_seed(5)
+    width = HEADS * DIM
+    layers = [torch.randn(4, width, width, generator=generator) / width**0.5 for _ in range(LAYERS)]
+    return Model(torch.randn(VOCABULARY, width, generator=generator), layers)
+
+
+def split(x: torch.Tensor) -> torch.Tensor:
+    return x.view(-1, HEADS, DIM)
+
+
+def expected_of(model: Model, rows: Rows) -> torch.Tensor:
+    """Computes all rows in fp64, with each row's logical position and the mask of the reference."""
+    x = model.embedding[rows.tokens].double()
+    frequencies = torch.tensor(SPEC.frequencies, dtype=torch.float64)
+    hidden = ~rows.visible(None)
+    for layer in model.layers:
+        q, k, v = (split(x @ weight.double()) for weight in layer[:3])
+        q, k = (rotate(each, torch.tensor(rows.positions), frequencies, DIM) for each in (q, k))
+        scores = torch.einsum("qhd,khd->hqk", q, k) * DIM**-0.5
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        x = x + torch.einsum("hqk,khd->qhd", weights, v).flatten(1) @ layer[3].double()
+    return x
+
+
+def ints(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+class OwnEngine:
+    """Computes the new parts of a request and its prompt in one pass."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.store = DocumentStore(SPEC, num_layers=LAYERS, budget="16MiB", dtype=torch.float32, device="cpu")
+        self.kernel = eager.compile(SPEC)
+
+    def serve(
+        self, prompt: list[int], documents: list[list[int]], recovery: Recovery
+    ) -> tuple[list[list[int]], list[torch.Tensor]]:
+        """Returns the tokens of everything that is computed, and their last hidden states. The prompt is last."""
+        composition = compose(documents, recovery)
+        reserved, run = self.store.reserve(composition.tokens, len(prompt), contexts=composition.contexts)
+        stored = [document for document, _ in reserved]
+        new = [i for i, (_, is_new) in enumerate(reserved) if is_new]
+        parts = [composition.parts[i] for i in new]
+        own = [*(stored[i] for i in new), run]
+        texts = [*(list(part.tokens) for part in parts), prompt]
+        seen = [*(part.segments for part in parts), composition.segments]
+        starts = [*(0 for _ in parts), composition.position]
+        requests = [
+            lazyrope.Request(
+                range(start, start + len(tokens)),
+                [
+                    *(lazyrope.Segment(stored[s.part], s.base, s.start, s.length) for s in segments),
+                    lazyrope.Segment(pages, base=start),
+                ],
+            )
+            for tokens, segments, pages, start in zip(texts, seen, own, starts, strict=True)
+        ]
+        hidden = self._run(texts, requests, own)
+        for i in new:
+            self.store.commit(stored[i])
+        for document in stored:
+            self.store.release(document)
+        self.store.free(run)
+        return texts, list(hidden.split([len(tokens) for tokens in texts]))
+
+    def _run(self, texts: list[list[int]], requests: list[lazyrope.Request], own: list[object]) -> torch.Tensor:
+        step = self.kernel.plan(lazyrope.batch(requests, self.store.pages), page_size=self.store.page_size)
+        ends = torch.tensor([0, *(len(tokens) for tokens in texts)]).cumsum(0).tolist()
+        zeros = ints([0] * len(texts))
+        spans = lazyrope.TokenSpans(ints(ends), zeros, ints([pages.first_page for pages in own]), zeros)
+        capacity = lazyrope.AppendCapacity(tokens=ends[-1])
+        writes = self.kernel.plan_append(spans, self.store.pages, capacity=capacity, page_size=self.store.page_size)
+        x = self.model.embedding[[token for tokens in texts for token in tokens]]
+        for i, layer in enumerate(self.model.layers):
+            q, k, v = (split(x @ weight) for weight in layer[:3])
+            pools = self.store.k_pool(i), self.store.v_pool(i)
+            self.kernel.append(k, v, *pools, writes)  # all keys of the layer are stored before any token attends
+            x = x + self.kernel(q, *pools, step)[0].flatten(1) @ layer[3]
+        return x
+
+
+@pytest.mark.parametrize(
+    "recovery",
+    [Recovery(), Recovery("prefix", (7, 8, 9)), Recovery("first_page", (), 16), Recovery("first_page", (7, 8, 9), 20)],
+    ids=str,
+)
+def test_an_engine_of_ones_own_serves_compositions(model, recovery):
+    generator = torch.Generator().manual_seed(6)
+    a, b, c, prompt = (torch.randint(VOCABULARY, (n,), generator=generator).tolist() for n in (33, 40, 18, 5))
+    engine = OwnEngine(model)
+    overlay_tokens = recovery.overlay_tokens if recovery.level == "first_page" else 0
+    for documents in ([a, b, c], [c, a, b]):  # new, and stored
+        rows, places = rows_of(prompt, documents, recovery.shown_prefix, overlay_tokens)
+        exact = expected_of(model, rows)
+        texts, states = engine.serve(prompt, documents, recovery)
+        # Each computed text is found among the rows by its tokens: a document, an overlay or the prompt.
+        expected = [*places.documents, *(each for each in places.overlays if each), places.prompt]
+        for tokens, given in zip(texts, states, strict=True):
+            if tokens == list(recovery.prefix):
+                continue  # the reference has several copies of it
+            matching = [each for each in expected if [rows.tokens[row] for row in each] == tokens]
+            errors = [float((given - exact[each.start : each.stop]).norm() / given.norm()) for each in matching]
+            assert min(errors) < 1e-5, errors
+        count = len(engine.serve(prompt, documents, recovery)[0])
+        assert count == 1, "everything but the prompt is stored"
+    engine.store.check()
