@@ -178,7 +178,8 @@ def test_samples_may_be_text(model):
         """A tokenizer of the same words, which the engine calls for prompts, documents and answers."""
 
     texts = ["one two three four", "five six seven"]
-    engine = make_engine(model, tokenizer=Known())
+    engine = make_engine(model, tokenizer=Known(), prefix="answer briefly")
+    assert len(engine.recovery.prefix) == 2
     found = engine.assess([Sample("what is one", texts, "two")], max_new_tokens=1)
     assert all(row.perplexity is not None and row.perplexity > 1 for row in found.levels)
     assert all(a.recomputed_share <= b.recomputed_share for a, b in pairwise(found.levels))

@@ -54,7 +54,8 @@ class Generation:
         arrival: The time at which the request was queued, by time.perf_counter().
         first_token: The time of its first token, or None.
         finished: The time of its end, or None.
-        hits: The number of its documents that were stored, or being stored, when the request was admitted.
+        hits: The number of its documents that were stored, or being stored, when the request was admitted. A document
+            that is only an overlay in this request does not count.
     """
 
     engine: Engine = field(repr=False)
