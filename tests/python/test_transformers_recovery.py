@@ -25,6 +25,7 @@ from tests.support.serving import (  # noqa: E402
     random_tokens,
 )
 from tests.support.tiny_models import tiny_model  # noqa: E402
+from tools.quality.reference import Reference  # noqa: E402
 
 # These models have RoPE alone, windows with a softcap, sinks, layers without RoPE, and a temperature of queries.
 TYPES = ("llama", "gemma2", "gpt_oss", "smollm3", "cohere2", "ministral3")
@@ -118,6 +119,21 @@ def test_overlays_of_whole_documents_equal_an_ordinary_prefill(model, exact, pre
         # Without recovery, the documents differ by far more.
         none = engine.score(PROMPT, DOCUMENTS).prompt.float()
         assert (none - prefill[-len(PROMPT) :]).norm() > 0.1 * none.norm()
+
+
+@needs_float32
+@pytest.mark.parametrize("prefix", [[], PREFIX], ids=["no prefix", "prefix"])
+@pytest.mark.parametrize("count", [0, 20, 50])
+def test_logits_equal_those_that_the_quality_is_measured_by(prefix, count):
+    """The figures of ``python -m tools.quality`` come from a reference of its own, so they hold for the engine."""
+    model = as_served("llama")
+    engine, reference = make_engine(model), Reference(model)
+    stored = reference.store(prefix, DOCUMENTS, behind_prefix=True)
+    again = [i for document in stored.documents()[1:] for i in document[:count]]
+    how = {"recovery": "first_page", "prefix": prefix, "overlay_tokens": count, "num_logits": len(PROMPT)}
+    assert_near(engine.score(PROMPT, DOCUMENTS, **how).logits, reference.read(stored, PROMPT, again).logits)
+    full, _ = reference.full([*prefix, *(token for document in DOCUMENTS for token in document), *PROMPT])
+    assert_near(engine.score(PROMPT, DOCUMENTS, mode="full", **how).logits, full[-len(PROMPT) :])
 
 
 class Spy:
