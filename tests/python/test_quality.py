@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from tools.quality import facts
-from tools.quality.levels import Level, Request, all_levels, at_random, deviating, first_tokens, guided
+from tools.quality.levels import (
+    Level,
+    Request,
+    all_levels,
+    at_random,
+    deviating,
+    first_tokens,
+    guided,
+    guided_by_both,
+)
 from tools.quality.measure import compare
 from tools.quality.reference import Reference, Temperature
 from tools.rag.model import tiny_llama
@@ -89,7 +98,7 @@ def test_ape_without_temperature_and_scale_changes_nothing(reference):
 def test_levels_choose_whole_pages_up_to_their_share(reference):
     request = request_of(reference)
     total = sum(map(len, DOCUMENTS))
-    for choose in (guided(SHARE), at_random(SHARE), deviating(SHARE)):
+    for choose in (guided(SHARE), guided_by_both(SHARE), at_random(SHARE), deviating(SHARE)):
         chosen = choose(request)
         assert SHARE * total <= len(chosen) < SHARE * total + 16
         assert chosen == sorted(set(chosen))

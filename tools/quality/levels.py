@@ -86,10 +86,21 @@ def guided(share: float, first: int = PAGE) -> Choose:
     """Level 2: first pages, and then the pages to which the prompt attends most."""
 
     def choose(request: Request) -> list[int]:
-        mass = request.first.mass
-        return _best_pages(
-            request, share, lambda page: float(mass[page.start : page.stop].sum()), first_tokens(first)(request)
-        )
+        return _best_pages(request, share, _sum_over(request.first.mass), first_tokens(first)(request))
+
+    return choose
+
+
+def guided_by_both(share: float, first: int = PAGE) -> Choose:
+    """First pages, and then the pages with the greatest sum of the prompt's attention times the values' deviation.
+
+    It costs what both rules cost. A page that the prompt does not read need not be right, and a page that would not
+    change need not be computed again.
+    """
+
+    def choose(request: Request) -> list[int]:
+        product = request.first.mass * _deviation(request).sqrt()
+        return _best_pages(request, share, _sum_over(product), first_tokens(first)(request))
 
     return choose
 
@@ -105,13 +116,22 @@ def deviating(share: float) -> Choose:
     """CacheBlend's rule: the pages whose values in the first layers differ most from those of an ordinary prefill."""
 
     def choose(request: Request) -> list[int]:
-        stored, total = request.stored, len(request.stored.ids)
-        deviation = torch.zeros(total, device=stored.values[0].device)
-        for full, alone in zip(request.full_values[DEVIATION_LAYERS], stored.values[DEVIATION_LAYERS], strict=True):
-            deviation += (full[:, :, :total] - alone).float().square().sum((0, 1, 3))
-        return _best_pages(request, share, lambda page: float(deviation[page.start : page.stop].sum()))
+        return _best_pages(request, share, _sum_over(_deviation(request)))
 
     return choose
+
+
+def _sum_over(scores: torch.Tensor) -> Callable[[range], float]:
+    return lambda page: float(scores[page.start : page.stop].sum())
+
+
+def _deviation(request: Request) -> torch.Tensor:
+    """Returns each token's squared deviation of the values in DEVIATION_LAYERS, summed over columns and heads."""
+    stored, total = request.stored, len(request.stored.ids)
+    deviation = torch.zeros(total, device=stored.values[0].device)
+    for full, alone in zip(request.full_values[DEVIATION_LAYERS], stored.values[DEVIATION_LAYERS], strict=True):
+        deviation += (full[:, :, :total] - alone).float().square().sum((0, 1, 3))
+    return deviation
 
 
 def all_levels(share: float = 0.15) -> list[Level]:
@@ -124,6 +144,7 @@ def all_levels(share: float = 0.15) -> list[Level]:
             "first_page 16": first_tokens(16),
             "first_page 32": first_tokens(32),
             f"guided {percent}": guided(share),
+            f"guided x deviation {percent}": guided_by_both(share),
             f"random {percent}": at_random(share),
             f"CacheBlend's rule {percent}": deviating(share),
         }
