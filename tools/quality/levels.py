@@ -26,7 +26,7 @@ class Request:
     stored: Stored
     prompt: Sequence[int]
     first: Answer  # the prompt over the stored documents alone
-    full_values: list[torch.Tensor]  # of an ordinary prefill, for each layer
+    full_values: list[torch.Tensor]  # the values of an ordinary prefill, for each layer
     rng: random.Random
 
 

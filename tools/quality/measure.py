@@ -21,11 +21,11 @@ class Outcome:
     """One case at one level, beside an ordinary prefill."""
 
     kind: str
-    first_kl: float  # of the first token of the answer
+    first_kl: float  # KL of the answer's first token
     answer_kl: float  # mean over the tokens of the given answer
     same_first: bool  # the most likely first token is the same
     answer_loss: float  # cross entropy of the given answer, mean over its tokens
-    share: float  # of the documents' tokens that were computed again
+    share: float  # the documents' tokens that were computed again, over all
 
 
 @dataclass

@@ -39,7 +39,7 @@ class Stored:
     """
 
     ids: list[int]
-    ends: list[int]  # of the prefix and of each document
+    ends: list[int]  # where the prefix and each document end
     behind_prefix: bool
     positions: torch.Tensor
     final: torch.Tensor
