@@ -1,4 +1,5 @@
-"""python -m tests.mutation [--only TEXT]... [--sample N] [--trial NAME]... [--templates FOLDER] [--keep]
+"""python -m tests.mutation [--only TEXT]... [--sample N] [--trial NAME]... [--seeds N]
+                            [--templates FOLDER] [--keep]
 
 Removes or weakens each wait, fence and barrier of the templates, one at a time, and runs small steps in the emulator,
 which looks for races. Exits with 1 if a mutant survives. Then add a trial or a rule of the emulator that catches the
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tests.mutation import table
 from tests.mutation.mutants import Mutant, mutants, overlay
-from tests.mutation.run import ORIGINAL, Verdict, judge, mutants_inside
+from tests.mutation.run import ORIGINAL, Seeds, Verdict, judge, mutants_inside
 from tests.mutation.sites import Instructions, sites
 from tests.mutation.text import templates
 
@@ -34,6 +35,9 @@ def main() -> int:
     )
     parser.add_argument("--sample", type=int, metavar="N", help="only N of the mutants, the same ones each time")
     parser.add_argument("--trial", action="append", default=[], metavar="NAME", help="the steps to run; all by default")
+    parser.add_argument(
+        "--seeds", type=int, default=Seeds.mutant, metavar="N", help="thread orders, one of which must catch a mutant"
+    )
     parser.add_argument("--templates", type=Path, default=TEMPLATES, help="a copy whose lines may be changed")
     parser.add_argument("--keep", action="store_true", help=f"write {table.FILE.name}")
     options = parser.parse_args()
@@ -63,7 +67,9 @@ def main() -> int:
         numbers = [m.number for m in every if all(text in m.name for text in options.only)]
         if options.sample is not None:
             numbers = random.Random(SEED).sample(numbers, min(options.sample, len(numbers)))
-        judge([ORIGINAL, *numbers], trials, first, chosen, report)
+        # A sample runs the unchanged kernels in one thread order, because all trials together take long.
+        seeds = Seeds(original=1 if options.sample else Seeds.original, mutant=options.seeds)
+        judge([ORIGINAL, *numbers], trials, first, chosen, report, seeds)
 
     survived = sum(not verdict.caught_by for verdict in verdicts.values())
     took = time.monotonic() - begin

@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from tests.mutation.trials import Trial  # imports lazyrope
 
 ORIGINAL = 0  # the mutant number that stands for the unchanged kernels
-SEEDS = 3  # thread orders for which the unchanged kernels must be right
-SEEDS_OF_MUTANT = 40  # thread orders, one of which must catch a mutant
 CPU_SECONDS = 60  # many times the duration of a run that is not stuck
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """How many thread orders are tried."""
+
+    original: int = 3  # the unchanged kernels must be right for each of them
+    mutant: int = 40  # one of them must catch a mutant
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ def judge(
     first: Mapping[int, str],
     chosen: ctypes.c_int,
     report: Callable[[int, Verdict], None],
+    seeds: Seeds,
 ) -> None:
     """Runs the trials with each mutant, its `first` trial first, until one catches it or all seeds are used."""
     waiting = [(number, 0) for number in reversed(list(numbers))]
@@ -75,8 +82,8 @@ def judge(
         pid, status = os.wait()
         number, attempt, pipe = running.pop(pid)
         verdict = _verdict(status, pipe)
-        seeds = SEEDS if number == ORIGINAL else SEEDS_OF_MUTANT
-        if not verdict.caught_by and attempt + 1 < seeds:
+        most = seeds.original if number == ORIGINAL else seeds.mutant
+        if not verdict.caught_by and attempt + 1 < most:
             waiting.append((number, attempt + 1))
         else:
             report(number, verdict)
