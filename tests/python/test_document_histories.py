@@ -403,12 +403,12 @@ def one_thread_for_torch():
     torch.set_num_threads(before)
 
 
-def test_random_histories_agree_with_the_model(one_thread_for_torch):
+def test_random_histories_agree_with_the_model(one_thread_for_torch, pytestconfig):
     StoreMachine.happened = happened = Counter()
     run_state_machine_as_test(
         StoreMachine,
         settings=settings(
-            max_examples=300,
+            max_examples=300 if pytestconfig.getoption("soak") else 120,
             stateful_step_count=100,
             derandomize=True,
             print_blob=True,
@@ -416,8 +416,8 @@ def test_random_histories_agree_with_the_model(one_thread_for_torch):
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert happened["steps"] >= 10_000, happened
-    # Each of these events must have happened often.
+    assert happened["steps"] >= 4_000, happened
+    # Each of these events must have happened several times.
     for what in (
         "new",
         "evicting",
@@ -442,4 +442,4 @@ def test_random_histories_agree_with_the_model(one_thread_for_torch):
         "unpin: StoreError",
         "free: StoreError",
     ):
-        assert happened[what] >= 20, (what, happened)
+        assert happened[what] >= 8, (what, happened)

@@ -173,7 +173,7 @@ def test_several_work_tiles_of_a_cta_agree_with_fp64(tokens, head_dim, kv_dtype,
 def test_work_tiles_from_the_queue_agree_with_fp64(head_dim, races):
     """Requests see 9 to 17 blocks. The planner uses the queue, because the units are many for four SMs and not alike.
 
-    The second launch finds the queue full again.
+    The second launch finds the queue full again. Searching for races takes most of the time, so one launch does it.
     """
     setting = replace(SMALL, kv_heads=2, head_dim=head_dim)
     fixture = DocumentFixture(setting, [128 if head_dim == 64 else 64] * 17, 1, "cpu")
@@ -182,9 +182,9 @@ def test_work_tiles_from_the_queue_agree_with_fp64(head_dim, races):
     case = fixture.case(fixture.queries(40 * len(requests)), requests)
     kernel = build(setting)
     step = case.plan(kernel)
+    check_case(case, kernel, step)
     with lazyrope.emulator.options(races=races):
-        for _ in range(2):
-            check_case(case, kernel, step)
+        check_case(case, kernel, step)
 
 
 @pytest.mark.sample(2)
@@ -345,7 +345,7 @@ def test_rotated_queries_have_the_error_of_one_or_two_roundings(head_dim, docume
     rotated = torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], dim=-1)
     heads = torch.arange(setting.kv_heads)
     off = once = 0.0
-    for columns in torch.arange(head_dim).view(-1, setting.kv_heads)[::2]:
+    for columns in torch.arange(head_dim).view(-1, setting.kv_heads)[:: head_dim // 32]:
         case.k_pool.zero_()
         case.k_pool[case.metadata["pages"][document], 0, heads, columns] = 16.0
         _, lse = kernel(case.q, case.k_pool, case.v_pool, step)
