@@ -36,9 +36,10 @@ PER_RANK: list[dict[str, object]] = [
 ]
 
 # Without a GPU, the emulator runs the first EMULATED settings of the list. Compiling takes longer than running, so the
-# kernels of each of these settings run STEPS steps, which differ in the parameters of calls.
+# kernels of each of these settings run several steps, which differ in the parameters of calls: one for each phase, and
+# with a GPU or --soak another one.
 EMULATED = 32
-STEPS = 5
+STEPS = len(PHASES) + 1
 RACE_CHECKED = 20
 
 Value = tuple[str, object]
@@ -87,13 +88,16 @@ def covering_settings(count: int, seed: int) -> list[Setting]:
     return settings
 
 
-def numbered_steps(count: int, seed: int) -> list[tuple[int, Setting]]:
-    """Returns the steps of `count` settings, each with its seed, which also names it. GPU and emulator share them."""
+def numbered_steps(count: int, seed: int, steps_each: int = STEPS) -> list[tuple[int, Setting]]:
+    """Returns the steps of `count` settings, each with its seed, which also names it. GPU and emulator share them.
+
+    Each of the first EMULATED settings has `steps_each` steps, and each other setting has one.
+    """
     steps: list[tuple[int, Setting]] = []
     for i, setting in enumerate(covering_settings(count, seed)):
         steps.append((seed + i, setting))
         if i < EMULATED:
-            steps += [(seed + i + 10_000 * k, other) for k, other in enumerate(_other_calls(setting, seed + i), 1)]
+            steps += [(seed + i + 10_000 * k, other) for k, other in enumerate(_other_calls(setting, seed + i)[: steps_each - 1], 1)]
     return steps
 
 
