@@ -9,7 +9,10 @@ WERROR ?= OFF
 # of one source compiles that source alone.
 UNITY ?= ON
 
-# With ccache the test of the wheel does not compile the same files again.
+# With ccache the test of the wheel does not compile the same files again. The wheel is built in another folder, where
+# ccache finds them because it takes paths below this directory as relative ones.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
 launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 in_venv := $(VENV)/bin
