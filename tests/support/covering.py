@@ -97,7 +97,8 @@ def numbered_steps(count: int, seed: int, steps_each: int = STEPS) -> list[tuple
     for i, setting in enumerate(covering_settings(count, seed)):
         steps.append((seed + i, setting))
         if i < EMULATED:
-            steps += [(seed + i + 10_000 * k, other) for k, other in enumerate(_other_calls(setting, seed + i)[: steps_each - 1], 1)]
+            others = _other_calls(setting, seed + i)[: steps_each - 1]
+            steps += [(seed + i + 10_000 * k, other) for k, other in enumerate(others, 1)]
     return steps
 
 
