@@ -17,9 +17,10 @@ from lazyrope import bench
 from lazyrope.bench import stream as streams
 from lazyrope.bench import timer as timers
 from lazyrope.bench.peers import PEERS, UnsupportedShape, is_causal_square, peer_calls
-from lazyrope.bench.report import table_text
+from lazyrope.bench.report import shared_text, table_text
 from lazyrope.bench.rows import Bench, Requests, attention_row
 from lazyrope.bench.shapes import Shape
+from lazyrope.bench.shared import SharedShape, shared_shapes
 from lazyrope.bench.stream import Stream
 from lazyrope.bench.tables import TABLES
 from lazyrope.bench.timer import Memory, Timer
@@ -66,6 +67,35 @@ class TestShapes:
     def test_shapes_with_the_same_kernels_share_a_key(self):
         assert len({shape.kernel_key for shape in TABLES["all"]}) == 1
         assert Shape("decode", 1, 1, 64).kernel_key != Shape("decode", 1, 1, 64, rope="neox").kernel_key
+
+
+class TestSharedShapes:
+    def test_a_request_has_different_documents(self):
+        (shape,) = shared_shapes(requests=(40,), documents=5, stored=8, zipf=1.1)
+        ids = [shape.document_ids[i : i + 5] for i in range(0, 200, 5)]
+        assert all(len(set(own)) == 5 and max(own) < 8 for own in ids) and len(shape.document_ids) == 200
+        assert shape.kv_tokens == len(set(shape.document_ids)) * shape.doc_tokens
+
+    def test_a_greater_exponent_makes_fewer_documents_popular(self):
+        most = {}
+        for zipf in (0.0, 1.0, 2.0):
+            (shape,) = shared_shapes(requests=(200,), documents=1, stored=20, zipf=zipf)
+            most[zipf] = shape.document_ids.count(0)
+        assert most[0.0] < most[1.0] < most[2.0]
+
+    def test_draws_that_repeat_end_with_the_most_popular_documents(self):
+        (shape,) = shared_shapes(requests=(2,), documents=4, stored=50, zipf=10.0)
+        assert {*shape.document_ids} >= {0, 1} and len({*shape.document_ids[:4]}) == 4
+
+    def test_steps_with_many_query_rows_are_prefill(self):
+        kinds = {tokens: shared_shapes(query_tokens=tokens, requests=(2,))[0].kernel for tokens in (1, 4, 5)}
+        assert kinds == {1: "decode", 4: "decode", 5: "prefill"}
+
+    def test_only_the_cascade_differs_without_it(self):
+        (shape,) = shared_shapes(requests=(2,), dtype="float16")
+        assert shape.spec() == replace(shape.alone, cascade=True).spec() != shape.alone.spec()
+        assert shape.spec().cascade and not shape.alone.spec().cascade and shape.kv_dtype == "float16"
+        assert shape.document_ids == shape.alone.document_ids and shape.kernel_key != shape.alone.kernel_key
 
 
 class TestPeers:
@@ -314,6 +344,19 @@ class TestRows:
         bench.compile_ahead(shapes, emulated())
         assert "compile: 100%" in capsys.readouterr().err
 
+    def test_a_shared_row_has_the_times_without_a_cascade(self):
+        (shape,) = shared_shapes(
+            requests=(6,), documents=2, stored=3, zipf=0.0, doc_tokens=64, q_heads=4, kv_heads=2, head_dim=64
+        )
+        row = bench.measured(shape, Bench(FakeTimer(), Memory("cpu"), {}, arch=ARCH))
+        assert row["cascade"] and row["distinct_tokens"] == shape.kv_tokens == 3 * 64
+        assert [*row["own"]] == [*row["own_plan_us"]] == ["alone"] and row["peers"] == {}
+        text = shared_text(ABOUT | {"rows": [row]})
+        # Each call takes as many microseconds as calls came before it: the kernel's is the first one.
+        cells = f"6 x 1 | 25.0% | 1.0 | {row['own']['alone']:.1f} | {1 / row['own']['alone']:.3f} | 2.0"
+        assert text.splitlines()[2].split()[: cells.count("|") + 3] == cells.replace("|", "").split()
+        assert "2 of 3 documents of 64 tokens" in text
+
     def test_a_row_of_8_bit_keys_counts_one_byte_per_number(self):
         row = bench.measured(Shape("decode", 1, 1, 64, kv_dtype="float8_e4m3fn", **SMALL), emulated())
         assert row["tbps"] == 64 * 2 * 2 * 64 / 1e6
@@ -337,7 +380,7 @@ class TestCommand:
     def run(self, monkeypatch, tmp_path):
         """Runs ``lazyrope bench`` over one row that is not measured, and returns its JSON."""
 
-        def run(*arguments: str):
+        def run(*arguments: str, name: str = "decode"):
             monkeypatch.setitem(TABLES, "decode", [Shape("decode", 1, 1, 64, **SMALL)])
             monkeypatch.setattr(bench, "KINDS", {"decode": lambda shape, bench: dict(ROW)})
             monkeypatch.setattr(bench, "Timer", lambda rounds: FakeTimer())
@@ -345,7 +388,7 @@ class TestCommand:
             monkeypatch.setattr(bench, "compile_ahead", lambda shapes, bench: None)
             monkeypatch.setattr(bench, "environment", lambda timer: dict(ABOUT))
             file = tmp_path / "figures.json"
-            bench.main(["decode", "--json", str(file), *arguments])
+            bench.main([name, "--json", str(file), *arguments])
             return json.loads(file.read_text())
 
         return run
@@ -376,13 +419,29 @@ class TestCommand:
         (row,) = run("--doc-tokens", "32", "--page-size", "64", "--rope", "gptj")["rows"]
         assert (row["doc_tokens"], row["page_size"], row["rope"]) == (32, 64, "gptj")
 
+    def test_shared_steps_are_those_of_the_options(self, run, monkeypatch, capsys):
+        seen = []
+        row = ROW | {"own": {"alone": 40.0}, "own_plan_us": {"alone": 3.0}, "plan_us": 5.0}
+        monkeypatch.setattr(bench, "shared_row", lambda shape, bench: seen.append(shape) or dict(row))
+        figures = run("--requests", "4,16", "--documents", "2", "--doc-tokens", "128", "--zipf", "0.5", name="shared")
+        assert figures["command"] == ("lazyrope bench shared --doc-tokens 128 --requests 4,16 --documents 2 --zipf 0.5")
+        assert [(shape.batch, shape.context, shape.zipf) for shape in seen] == [(4, 256, 0.5), (16, 256, 0.5)]
+        assert all(isinstance(shape, SharedShape) and shape.stored == 100 for shape in seen)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[2].split()[:3] == ["4", "x", "1"] and "0.250" in lines[2] and len(figures["rows"]) == 2
+
     def test_everything_is_measured_by_default(self):
         assert bench.argument_parser().parse_args([]).name == "all"
 
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (["frobnicate"], "'frobnicate' is not one of decode, prefill, append, reposition, all"),
+            (["frobnicate"], "'frobnicate' is not one of decode, prefill, append, reposition, all, shared"),
+            (["decode", "--zipf", "1"], "--zipf is an option of `lazyrope bench shared`"),
+            (["shared", "--documents", "9", "--stored", "8"], "has 9 different documents, and 8 are stored"),
+            (["shared", "--requests", "8,0"], "'0' is not a whole number of at least 1"),
+            (["shared", "--zipf", "-1"], "'-1' is not a number from 0 to 10"),
+            (["shared", "--q-heads", "9"], "num_q_heads = 9 with num_kv_heads = 8"),
             (["decode", "--rounds", "many"], "--rounds"),
             (["sweep"], "sweep is measured by `python -m tools.bench sweep`, in a checkout of lazyrope"),
             (["decode", "--check"], "--check is an option of `python -m tools.bench`"),
@@ -398,7 +457,7 @@ class TestCommand:
         with pytest.raises(SystemExit):
             bench.main(["--help"])
         text = " ".join(capsys.readouterr().out.split())
-        assert all(name in text for name in TABLES) and "--check" not in text
+        assert all(name in text for name in bench.NAMES) and "--check" not in text
 
     def test_a_missing_package_is_named(self, monkeypatch):
         monkeypatch.setattr(bench.importlib.util, "find_spec", lambda name: None)

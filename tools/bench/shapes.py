@@ -39,10 +39,10 @@ class Shape(user.Shape):
     variants: dict[str, Overrides] = field(default_factory=dict, hash=False)  # changes of the row's own kernel
     limits: tuple[Limit, ...] = ()
 
-    def spec(self) -> lazyrope.AttentionSpec:
-        """Returns a causal spec, or one with a window or chunks."""
+    def spec(self, **further: Any) -> lazyrope.AttentionSpec:
+        """Returns a causal spec, or one with a window or chunks, with the shape's options and further ones."""
         mask = next((mask for option, mask in MASKS.items() if option in self.options), "causal")
-        options = dict(self.options)
+        options = {**self.options, **further}
         if "temperature" in options:
             beta, interval, offset = options["temperature"]
             options["temperature"] = lazyrope.QueryTemperature(beta=beta, interval=interval, offset=offset)

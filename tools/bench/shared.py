@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Any
 
-from tools.bench.limits import Limit, aim
-from tools.bench.shapes import Overrides, Shape
+from lazyrope.bench import shared as user
+from lazyrope.bench.shared import ANY_ORDER
 
-CASCADE: Overrides = {"cascade": True}
-ALONE = {"alone": {"options": {}}}  # each request reads its documents itself
-ANY_ORDER = "any order"  # every request has all documents, in an order of its own
+from tools.bench.limits import Limit, aim
+from tools.bench.shapes import Shape
+
+ALONE = {"alone": {"cascade": False}}  # each request reads its documents itself
 
 
 @dataclass(frozen=True)
-class SharedShape(Shape):
-    """A step whose requests choose their documents of doc_tokens tokens.
-
-    Attributes:
-        stored: the documents from which the requests choose; 0: no two requests share a document.
-        zipf: the exponent of their popularity, or ANY_ORDER.
-    """
-
-    stored: int = 0
-    zipf: float | str = 0.0
-
-    @property
-    def document_ids(self) -> list[int]:
-        if self.stored == 0:
-            return super().document_ids
-        chooser = random.Random(self.batch)
-        each = self.context // self.doc_tokens
-        return [i for _ in range(self.batch) for i in self._choice(chooser, each)]
-
-    def _choice(self, chooser: random.Random, count: int) -> list[int]:
-        """Returns different documents of one request."""
-        if isinstance(self.zipf, str):
-            return chooser.sample(range(self.stored), count)
-        weights = [1 / (rank + 1) ** self.zipf for rank in range(self.stored)]
-        chosen: list[int] = []
-        while len(chosen) < count:
-            (document,) = chooser.choices(range(self.stored), weights)
-            if document not in chosen:
-                chosen.append(document)
-        return chosen
-
-    @property
-    def kv_tokens(self) -> int:
-        """Stored tokens that at least one query sees."""
-        return len(set(self.document_ids)) * self.doc_tokens
-
-    def about(self) -> dict[str, Any]:
-        return super().about() | {"stored": self.stored, "zipf": self.zipf, "distinct_tokens": self.kv_tokens}
+class SharedShape(user.SharedShape, Shape):
+    """A step of ``lazyrope bench shared`` with the settings, variants and limits of this project's shapes."""
 
 
 def _shared(batch: int, documents: int, *factors: float, query_tokens: int = 1, **options: Any) -> SharedShape:
@@ -60,7 +24,7 @@ def _shared(batch: int, documents: int, *factors: float, query_tokens: int = 1, 
     doc_tokens = options.setdefault("doc_tokens", 2048)
     kinds = (Limit, aim)
     limits = tuple(kind("alone", factor=factor) for kind, factor in zip(kinds, factors, strict=False))
-    fields = {"options": CASCADE, "variants": ALONE, "peers": (), "limits": limits} | options
+    fields = {"variants": ALONE, "peers": (), "limits": limits} | options
     kernel = "decode" if query_tokens * 4 <= 16 else "prefill"
     return SharedShape(kernel, batch, query_tokens, documents * doc_tokens, **fields)
 

@@ -7,6 +7,8 @@ round.
 RoPE is always lazy: the kernels rotate raw queries and read documents at their positions from shuffled pages. PyTorch's
 attention reads contiguous keys that were rotated beforehand. ``torch_copy`` copies as many bytes, and ``torch_eager``
 does what reposition does with PyTorch operations.
+
+``lazyrope bench shared`` times steps in which requests read the same documents, with and without a cascade.
 """
 
 from __future__ import annotations
@@ -24,15 +26,17 @@ from typing import Any
 
 from .host import environment
 from .peers import PEERS
-from .report import table_text
+from .report import shared_text, table_text
 from .rows import KINDS, Bench, Row
 from .shapes import ROPES, Shape
-from .tables import TABLES
+from .shared import DEFAULTS, SharedShape, add_options, count, list_text, option_of, shared_row, shared_shapes
+from .tables import SHARED, TABLES
 from .timer import Memory, Timer
 
 PACKAGES = ("torch", "tabulate", "tqdm")
 OPTIONS_OF_SHAPES = ("doc_tokens", "page_size", "rope")
 # The project's own measurements and their options are not in the package.
+NAMES = (*TABLES, SHARED)
 MOVED_NAMES = ("sweep", "breadth")
 MOVED_OPTIONS = ("--check", "--commit", "--peers", "--pools-apart")
 
@@ -48,6 +52,8 @@ def compile_ahead(shapes: Sequence[Shape], bench: Bench) -> None:
 
 
 def measured(shape: Shape, bench: Bench) -> Row:
+    if isinstance(shape, SharedShape):
+        return shape.about() | shared_row(shape, bench)
     return shape.about() | KINDS[shape.kernel](shape, bench)
 
 
@@ -63,8 +69,8 @@ def table_name(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"{text} is measured by `python -m tools.bench {text}`, in a checkout of lazyrope"
         )
-    if text not in TABLES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(TABLES)}")
+    if text not in NAMES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(NAMES)}")
     return text
 
 
@@ -73,28 +79,39 @@ def argument_parser() -> argparse.ArgumentParser:
         prog="lazyrope bench", description="Times lazyrope's kernels beside PyTorch's on this GPU."
     )
     parser.add_argument(
-        "name", nargs="?", type=table_name, default="all", help=f"{', '.join(TABLES)} (default: %(default)s)"
+        "name", nargs="?", type=table_name, default="all", help=f"{', '.join(NAMES)} (default: %(default)s)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as one JSON object")
     parser.add_argument("--rounds", type=int, default=30, metavar="N", help="calls per median, at most (%(default)s)")
-    parser.add_argument("--doc-tokens", type=int, metavar="N", help="tokens of a document (1024)")
-    parser.add_argument("--page-size", type=int, metavar="N", help="slots of a page (16)")
+    parser.add_argument(
+        "--doc-tokens", type=count, metavar="N", help=f"tokens of a document (1024; {SHARED}: {DEFAULTS['doc_tokens']})"
+    )
+    parser.add_argument("--page-size", type=count, metavar="N", help="slots of a page (16)")
     parser.add_argument("--rope", choices=list(ROPES), help="RoPE variant (llama3)")
+    add_options(parser)
     for name in MOVED_OPTIONS:
         parser.add_argument(name, action=MovedOption, nargs="?", help=argparse.SUPPRESS)
     return parser
 
 
-def changed(shapes: Sequence[Shape], options: argparse.Namespace) -> list[Shape]:
-    """Returns the shapes with the values that the options give."""
-    given = {name: getattr(options, name) for name in OPTIONS_OF_SHAPES if getattr(options, name) is not None}
-    return [replace(shape, **given) for shape in shapes]
+def chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Sequence[Shape]:
+    """Returns the shapes of the table with the values that the options give, or ends the program with an error."""
+    given = {name: getattr(options, name) for name in DEFAULTS if getattr(options, name) is not None}
+    if options.name == SHARED:
+        try:
+            return shared_shapes(**given)
+        except ValueError as error:  # lazyrope.SpecError is one
+            parser.error(str(error))
+    for name in given:
+        if name not in OPTIONS_OF_SHAPES:
+            parser.error(f"{option_of(name)} is an option of `lazyrope bench {SHARED}`")
+    return [replace(shape, **given) for shape in TABLES[options.name]]
 
 
 def command_text(parser: argparse.ArgumentParser, options: argparse.Namespace, unlisted: Sequence[str]) -> str:
     """Returns the command that measures the same, without the `unlisted` options and those that have their default."""
     given = [
-        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        option_of(name) + ("" if value is True else f" {list_text(value)}")
         for name, value in vars(options).items()
         if name not in ("name", *unlisted) and value != parser.get_default(name)
     ]
@@ -124,17 +141,17 @@ def write(result: dict[str, Any], file: Path | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser()
     options = parser.parse_args(arguments)
+    shapes = chosen(parser, options)
     check_output(options.json)
     require_packages()
     from tqdm import tqdm
 
-    shapes = changed(TABLES[options.name], options)
     timer = Timer(options.rounds)
     bench = Bench(timer, Memory(), PEERS)
     result = environment(timer) | {"command": command_text(parser, options, ["json"]), "rows": []}
-    compile_ahead(shapes, bench)
+    compile_ahead([*shapes, *(shape.alone for shape in shapes if isinstance(shape, SharedShape))], bench)
     for shape in tqdm(shapes, desc="measure", unit="row"):
         result["rows"].append(measured(shape, bench))
         write(result, options.json)  # an interrupted run keeps its finished rows
         bench.memory.release()
-    print(table_text(result))
+    print((shared_text if options.name == SHARED else table_text)(result))

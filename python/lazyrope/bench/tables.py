@@ -16,3 +16,6 @@ TABLES = {
     "reposition": [Shape("reposition", 1, 1024, 0), Shape("reposition", 1, 16384, 0)],
 }
 TABLES["all"] = [shape for table in TABLES.values() for shape in table]
+
+# The name of the steps whose requests share documents. Their shapes come from options, not from a table.
+SHARED = "shared"
