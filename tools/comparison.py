@@ -21,6 +21,8 @@ PEERS = {
     "flashinfer_fa2": "FlashInfer fa2, paged",
     "flashinfer_fa3": "FlashInfer fa3, paged",
     "flashinfer_xqa": "FlashInfer XQA, paged",
+    "flashinfer_cascade": "FlashInfer cascade, paged",
+    "vllm_flash_attention_3": "FlashAttention-3 of vLLM, paged",
     "flash_attention_4": "FlashAttention-4, paged",
     "lazy_on_flashinfer": "lazy RoPE from FlashInfer's parts",
 }

@@ -10,16 +10,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lazyrope.bench.peers import peer_calls
+from lazyrope.bench.peers import UnsupportedShape, peer_calls
 from lazyrope.bench.timer import Memory
 
 from tests.support.bench import SMALL
-from tools.bench import host, package_peers
+from tools.bench import host, package_peers, prefix_peers
 from tools.bench.kv import Pages
 from tools.bench.peers import PEERS, importable
+from tools.bench.prefix_peers import PREFIX_PEERS
 from tools.bench.shapes import DECODE_PEERS, PREFILL_PEERS, Shape
+from tools.bench.shared import SharedShape, shared
 
 MAKERS = {name: peer.make for name, peer in PEERS.items()}
+
+
+def one_document(requests: int) -> SharedShape:
+    return SharedShape("decode", requests, 1, 96, doc_tokens=96, stored=1, **SMALL)
 
 
 class TestPeers:
@@ -33,7 +39,8 @@ class TestPeers:
         return module
 
     def test_rows_name_every_peer(self):
-        assert {*DECODE_PEERS, *PREFILL_PEERS} == set(PEERS)
+        assert {*DECODE_PEERS, *PREFILL_PEERS, *PREFIX_PEERS} == set(PEERS)
+        assert {name for shape in shared() for name in shape.peers} == {*PREFIX_PEERS}
 
     def test_a_missing_package_is_named(self, monkeypatch, capsys):
         for name, package in {"cudnn": "no_such_package", "cudnn_paged": "no_such.package"}.items():
@@ -135,6 +142,48 @@ class TestPeers:
         assert distances.tolist() == [80, 81, 82, 40, 41, 42] * 2 and keys.shape == (12, 1, 64)
         assert rotated.shape == (12, 4, 64) and torch.equal(rotated[:3], rotated[3:6])
         assert torch.equal(result, 2 * torch.cat([rotated[:3], rotated[6:9]]))
+
+    def test_flashinfer_s_cascade_has_all_queries_over_the_pages_of_the_prefix(self, flashinfer):
+        PEERS["flashinfer_cascade"].make(one_document(6), Memory("cpu"))()
+        assert flashinfer.MultiLevelCascadeAttentionWrapper.call_args.args[0] == 1
+        wrapper = flashinfer.MultiLevelCascadeAttentionWrapper.return_value
+        (tokens, indptr, indices, last, *sizes), options = wrapper.plan.call_args
+        assert [x.tolist() for (x,) in (tokens, indptr, last)] == [[0, 6], [0, 6], [16]] and len(indices[0]) == 6
+        assert sizes == [4, 2, 64, 16] and options == {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
+        (q, (k, v)), _ = wrapper.run.call_args
+        assert q.shape == (6, 4, 64) and k.shape == v.shape == (6, 16, 2, 64)
+
+    def test_vllm_s_attention_has_all_queries_as_one_sequence(self, monkeypatch, tmp_path):
+        """The schema of the operators is vLLM 0.26.0's."""
+        ops = unittest.mock.MagicMock()
+        monkeypatch.setattr(prefix_peers, "load_vllm_ops", lambda: ops)
+        out = PEERS["vllm_flash_attention_3"].make(one_document(6), Memory("cpu"))()
+        sizes = ops.get_scheduler_metadata.call_args.args
+        assert sizes[:7] == (1, 6, 96, 4, 2, 64, 64) and len(sizes) == 23 and sizes[14] == 16
+        given = ops.fwd.call_args.args
+        assert len(given) == 37 and given[6] is out and out.shape == given[0].shape == (6, 4, 64)
+        assert given[7].tolist() == [0, 6] and given[11].tolist() == [96] and given[12:14] == (6, 96)
+        assert given[14].shape == (1, 6) and given[23:25] == (1 / 8, False)
+        assert given[29] is ops.get_scheduler_metadata.return_value
+
+    def test_vllm_s_library_is_loaded_without_importing_vllm(self, monkeypatch, tmp_path):
+        (tmp_path / "vllm/vllm_flash_attn").mkdir(parents=True)
+        (tmp_path / "vllm/__init__.py").write_text("raise ImportError('was imported')")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        loaded = []
+        monkeypatch.setattr(torch.ops, "load_library", loaded.append)
+        with pytest.raises(UnsupportedShape, match=r"has no vllm_flash_attn/_vllm_fa3_C\.abi3\.so in the package vllm"):
+            prefix_peers.load_vllm_ops()
+        library = tmp_path / "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"
+        library.touch()
+        prefix_peers.load_vllm_ops()
+        assert loaded == [library]
+
+    @pytest.mark.parametrize("name", PREFIX_PEERS)
+    def test_requests_with_documents_in_other_orders_have_no_common_prefix(self, flashinfer, capsys, name):
+        two = replace(one_document(6), stored=2, zipf="any order", doc_tokens=48, peers=(name,))
+        assert peer_calls(two, Memory("cpu"), MAKERS) == {}
+        assert f"{name} is left out: shares only a prefix that all requests have" in capsys.readouterr().err
 
     @pytest.mark.parametrize("backend", ["fa2", "fa3"])
     def test_flashinfer_plans_the_queries_and_pages_of_chunks(self, flashinfer, backend):

@@ -18,7 +18,7 @@ from lazyrope.bench.timer import Call, Timer, torch_with_gpu
 from tools.bench.rows import Bench
 from tools.bench.shapes import Shape
 
-PACKAGES = ("nvidia-cudnn-frontend", "flashinfer-python", "flash-attn-4")
+PACKAGES = ("nvidia-cudnn-frontend", "flashinfer-python", "flash-attn-4", "vllm")
 # A process of its own runs this, so that the first compilation includes everything that is done once a process.
 COMPILE = """
 import os, sys, time

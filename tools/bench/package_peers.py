@@ -38,7 +38,7 @@ class Captured:
         return self.result
 
 
-def _workspace(memory: Memory) -> Any:
+def new_workspace(memory: Memory) -> Any:
     import torch
 
     return torch.zeros(WORKSPACE, dtype=torch.uint8, device=memory.device)
@@ -53,11 +53,11 @@ def _planned(pages: Pages, shape: Shape, memory: Memory, backend: str = "fa2") -
     layout = (pages.indptr, pages.indices, pages.last, *shape.heads, shape.head_dim, shape.page_size)
     if shape.kernel == "decode":
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            _workspace(memory), "NHD", use_tensor_cores=True, backend=backend
+            new_workspace(memory), "NHD", use_tensor_cores=True, backend=backend
         )
         wrapper.plan(*layout, q_len_per_req=shape.query_tokens, **options)
     else:
-        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(_workspace(memory), "NHD", backend=backend)
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(new_workspace(memory), "NHD", backend=backend)
         tokens = _indptr(shape.query_tokens, len(pages.lengths), memory)
         wrapper.plan(tokens, *layout, causal=shape.mask == "causal", **options)
     return wrapper
@@ -88,7 +88,7 @@ def flashinfer_contiguous(shape: Shape, memory: Memory) -> Call:
     import torch
 
     require_16_bits(shape)
-    wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(_workspace(memory), "NHD", backend="fa3")
+    wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(new_workspace(memory), "NHD", backend="fa3")
     dtype = getattr(torch, shape.dtype)
     wrapper.plan(
         _indptr(shape.query_tokens, shape.batch, memory),
@@ -112,7 +112,7 @@ def flashinfer_xqa(shape: Shape, memory: Memory) -> Call:
         raise UnsupportedShape("is measured with one query token")
     pages = Pages(shape.contexts, shape, memory)
     q = queries(shape, memory, shape.batch, shape.heads[0], shape.head_dim)
-    workspace, lengths = _workspace(memory), pages.lengths.view(torch.uint32)
+    workspace, lengths = new_workspace(memory), pages.lengths.view(torch.uint32)
     options = {"bmm1_scale": shape.head_dim**-0.5, "kv_layout": "NHD"}
 
     def call() -> object:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lazyrope.bench import peers as user
 
-from tools.bench import package_peers
+from tools.bench import package_peers, prefix_peers
 from tools.bench.cudnn_peer import cudnn_paged
 
 
@@ -30,6 +30,8 @@ PEERS = {
     "flash_attention_4": Peer(package_peers.flash_attention_4, "flash_attn.cute", paged=True),
     "flash_attention_4_contiguous": Peer(package_peers.flash_attention_4_contiguous, "flash_attn.cute"),
     "lazy_on_flashinfer": Peer(package_peers.lazy_on_flashinfer, "flashinfer", paged=True),
+    "flashinfer_cascade": Peer(prefix_peers.flashinfer_cascade, "flashinfer", paged=True),
+    "vllm_flash_attention_3": Peer(prefix_peers.vllm_flash_attention_3, "vllm", paged=True),
 }
 PAGED = frozenset(name for name, peer in PEERS.items() if peer.paged)
 

@@ -9,8 +9,10 @@ from lazyrope.bench import shared as user
 from lazyrope.bench.shared import ANY_ORDER
 
 from tools.bench.limits import Limit, aim
+from tools.bench.prefix_peers import PREFIX_PEERS
 from tools.bench.shapes import Shape
 
+ONE_DOCUMENT: dict[str, Any] = {"stored": 1, "peers": PREFIX_PEERS}  # it is a prefix of every request
 ALONE = {"alone": {"cascade": False}}  # each request reads its documents itself
 
 
@@ -35,9 +37,9 @@ def _required() -> list[SharedShape]:
         _shared(32, 5, 0.33, 0.27, stored=100, zipf=2.1),
         _shared(128, 5, 0.28, 0.21, stored=100, zipf=1.1),
         _shared(128, 5, 0.23, 0.16, stored=100, zipf=2.1),
-        _shared(32, 1, 0.15, 0.10, stored=1, doc_tokens=16384),
-        _shared(128, 1, 0.085, 0.06, stored=1, doc_tokens=16384),
-        _shared(256, 1, 0.11, 0.075, stored=1, doc_tokens=8192),
+        _shared(32, 1, 0.15, 0.10, **ONE_DOCUMENT, doc_tokens=16384),
+        _shared(128, 1, 0.085, 0.06, **ONE_DOCUMENT, doc_tokens=16384),
+        _shared(256, 1, 0.11, 0.075, **ONE_DOCUMENT, doc_tokens=8192),
         _shared(32, 5, 1.01, 1.00),
         _shared(8, 5, 0.78, 0.68, stored=100, zipf=1.1),
         _shared(128, 5, 0.30, 0.20, query_tokens=4, stored=5, zipf=ANY_ORDER),
@@ -48,7 +50,7 @@ def _required() -> list[SharedShape]:
 
 def _sweeps() -> list[SharedShape]:
     counts = [2**i for i in range(10) if 2**i != 256]  # 256 is among the required rows
-    rows = [_shared(count, 1, stored=1, doc_tokens=8192) for count in counts]
+    rows = [_shared(count, 1, **ONE_DOCUMENT, doc_tokens=8192) for count in counts]
     rows += [_shared(64, 5, stored=100, zipf=zipf) for zipf in (0.0, 0.6, 1.1, 1.6, 2.1)]
     rows += [_shared(64, 16384 // n, stored=16384 // n, zipf=ANY_ORDER, doc_tokens=n) for n in (256, 1024, 4096)]
     for head_dim in (64, 256):
