@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support import eager, reference
-from tests.support.cases import Setting, random_case
+from tests.support.cases import Case, Setting, random_case
 from tests.support.metadata import step_arguments
 from tests.support.shared_steps import always_shares, shared_case
 from tests.support.tolerance import assert_close, assert_lse_close
@@ -31,9 +31,7 @@ def test_a_graph_replays_with_other_requests(setting):
     """
     make_case = shared_case if setting.cascade else random_case
     cases = [make_case(setting, seed, "cuda") for seed in range(40, 140)]
-    kernel = lazyrope.compile(cases[0].spec)
-    if setting.cascade:
-        kernel = lazyrope.compile(cases[0].spec, config=always_shares(kernel.config))
+    kernel = that_shares(cases[0].spec) if setting.cascade else lazyrope.compile(cases[0].spec)
     tokens = max(len(c.q) for c in cases)
     pages = max(len(c.k_pool) for c in cases)
     q = torch.zeros((tokens, *cases[0].q.shape[1:]), dtype=cases[0].q.dtype, device="cuda")
@@ -59,6 +57,63 @@ def test_a_graph_replays_with_other_requests(setting):
         step.update(**step_arguments(case.metadata))
         graph.replay()
         exact, exact_lse = case.reference()
+        assert_close(out[:n], exact, eager.attention(case))
+        assert_lse_close(lse[:n], exact_lse, q.dtype)
+
+
+def that_shares(spec: lazyrope.AttentionSpec) -> lazyrope.Attention:
+    """Compiles a spec with a cascade so that its steps share all that they can."""
+    return lazyrope.compile(spec, config=always_shares(lazyrope.configs(spec)[0]))
+
+
+class Refilled:
+    """Tensors of one size for all cases, which a graph reads and each case refills. Their tails are zero."""
+
+    def __init__(self, cases: list[Case]) -> None:
+        self.metadata = self._of_greatest([case.metadata for case in cases])
+        self.inputs = self._of_greatest([self._inputs(case) for case in cases])
+
+    @staticmethod
+    def _of_greatest(filled: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        return {name: torch.zeros_like(max((tensors[name] for tensors in filled), key=len)) for name in filled[0]}
+
+    @staticmethod
+    def _inputs(case: Case) -> dict[str, torch.Tensor]:
+        return {"q": case.q, "k_pool": case.k_pool, "v_pool": case.v_pool}
+
+    def fill(self, case: Case) -> None:
+        for held, given in ((self.metadata, case.metadata), (self.inputs, self._inputs(case))):
+            for name, tensor in held.items():
+                tensor.zero_()
+                tensor[: len(given[name])].copy_(given[name])
+
+
+def test_a_captured_update_finds_the_segments_that_requests_share():
+    """One graph has the update and the call of a step with a cascade. Each replay shares other segments, or none."""
+    cases = [shared_case(Setting(cascade=True), seed, "cuda") for seed in range(40, 80)]
+    kernel = that_shares(cases[0].spec)
+    held = Refilled(cases)
+    held.fill(cases[0])
+    q = held.inputs["q"]
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device="cuda")
+    step = kernel.plan(**step_arguments(held.metadata), page_size=cases[0].setting.page_size)
+
+    def plan_and_attend() -> None:
+        step.update(**step_arguments(held.metadata))
+        kernel(**held.inputs, step=step, out=out, lse=lse)
+
+    plan_and_attend()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan_and_attend()
+    for case in cases:
+        held.fill(case)
+        out.fill_(torch.nan)
+        lse.fill_(torch.nan)
+        graph.replay()
+        exact, exact_lse = case.reference()
+        n = len(case.q)
         assert_close(out[:n], exact, eager.attention(case))
         assert_lse_close(lse[:n], exact_lse, q.dtype)
 
