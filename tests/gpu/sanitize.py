@@ -1,4 +1,5 @@
-"""Runs small steps for compute-sanitizer. The steps cover each kernel, phase, head_dim and query form.
+"""Runs small steps for compute-sanitizer. The steps cover each kernel, phase, head_dim and query form,
+and steps with a cascade.
 
 Results are compared on the CPU, because the sanitizer's race check fails inside some kernels of cuBLAS, which eager
 attention on the GPU would launch.
@@ -10,8 +11,9 @@ import lazyrope
 import torch
 
 from tests.support import eager
-from tests.support.cases import Setting, random_case
+from tests.support.cases import DTYPES, Case, Setting, random_case
 from tests.support.metadata import capacity_of, one_span
+from tests.support.shared_steps import always_shares, shared_case
 from tests.support.tolerance import assert_close
 
 SETTINGS = [
@@ -27,29 +29,50 @@ SETTINGS = [
     )
 ]
 SETTINGS.append(Setting(phase="mixed", key_form="raw"))
+# In each of these steps, requests of one or of a few query tokens share segments.
+SHARED = [
+    (Setting(cascade=True), 2),
+    (Setting(head_dim=64, cascade=True, query_form="rotated", group=7), 3),
+    (Setting(head_dim=64, cascade=True, kv_dtype="float8_e4m3fn", layout="HND"), 4),
+]
+
+
+def attend(case: Case, on_host: Case, kernel: lazyrope.Attention) -> None:
+    """Runs the step, and compares its result with the same case in the host's memory."""
+    # Kernels for raw keys rotate them into scratch on Hopper. The others ignore its size.
+    step = case.plan(kernel, capacity=capacity_of(case.metadata, rotated_tokens=16 * 1024))
+    out, _ = kernel(case.q, case.k_pool, case.v_pool, step, **case.call_arguments)
+    assert_close(out.cpu(), on_host.reference()[0], eager.attention(on_host))
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+
+def append_and_reposition(setting: Setting, kernel: lazyrope.Attention) -> None:
+    dtype = DTYPES[setting.dtype]
+    k, v = (torch.randn((9, 2, setting.head_dim), device="cuda").to(dtype) for _ in range(2))
+    options = {"capacity": lazyrope.AppendCapacity(9), "layout": setting.layout}
+    writes = kernel.plan_append(one_span(5, 9, 3, "cuda"), ints(1, 0), **options)
+    shape = (2, 16, 2, setting.head_dim) if setting.layout == "NHD" else (2, 2, 16, setting.head_dim)
+    pools = [torch.zeros(shape, dtype=dtype, device="cuda") for _ in range(2)]
+    kernel.append(k, v, *pools, writes)
+    copies = kernel.plan_append(one_span(80, 9, 5, "cuda"), ints(0), **options)
+    lazyrope.compile_reposition(kernel.spec)(*pools, writes, copies, check=True)
 
 
 def main() -> None:
     for seed, setting in enumerate(SETTINGS):
         case = random_case(setting, seed, "cuda")
         kernel = lazyrope.compile(case.spec)
-        # Kernels for raw keys rotate them into scratch on Hopper. The others ignore its size.
-        step = case.plan(kernel, capacity=capacity_of(case.metadata, rotated_tokens=16 * 1024))
-        out, _ = kernel(case.q, case.k_pool, case.v_pool, step, **case.call_arguments)
-        on_host = random_case(setting, seed, "cpu")
-        assert_close(out.cpu(), on_host.reference()[0], eager.attention(on_host))
-        k, v = (torch.randn((9, 2, setting.head_dim), device="cuda").to(case.q.dtype) for _ in range(2))
-
-        def ints(*values: int) -> torch.Tensor:
-            return torch.tensor(values, dtype=torch.int32, device="cuda")
-
-        options = {"capacity": lazyrope.AppendCapacity(9), "layout": setting.layout}
-        writes = kernel.plan_append(one_span(5, 9, 3, "cuda"), ints(1, 0), **options)
-        shape = (2, 16, 2, setting.head_dim) if setting.layout == "NHD" else (2, 2, 16, setting.head_dim)
-        pools = [torch.zeros(shape, dtype=case.q.dtype, device="cuda") for _ in range(2)]
-        kernel.append(k, v, *pools, writes)
-        copies = kernel.plan_append(one_span(80, 9, 5, "cuda"), ints(0), **options)
-        lazyrope.compile_reposition(case.spec)(*pools, writes, copies, check=True)
+        attend(case, random_case(setting, seed, "cpu"), kernel)
+        append_and_reposition(setting, kernel)
+        torch.cuda.synchronize()
+        print("ran", setting, flush=True)
+    for setting, seed in SHARED:
+        spec = setting.spec()
+        kernel = lazyrope.compile(spec, config=always_shares(lazyrope.configs(spec)[0]))
+        attend(shared_case(setting, seed, "cuda"), shared_case(setting, seed, "cpu"), kernel)
         torch.cuda.synchronize()
         print("ran", setting, flush=True)
 
