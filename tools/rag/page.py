@@ -29,11 +29,17 @@ def serving_text(serving: dict[str, Any]) -> str:
     return f"{tables.single(serving).text()}\n\n{tables.served(serving).text()}"
 
 
+def cascade_text(cascade: dict[str, Any]) -> str:
+    """Returns the table of a result of ``serving.measure_cascade``."""
+    return tables.cascade(cascade).text()
+
+
 def write(result: dict[str, Any], path: Path) -> None:
     """Writes a page that needs no other file.
 
     Args:
-        result: the object that ``python -m tools.rag --json`` writes; "fidelity" or "serving" may be missing.
+        result: the object that ``python -m tools.rag --json`` writes. It may have any of the parts "fidelity",
+            "serving" and "cascade".
         path: the file to write.
 
     Raises:
@@ -60,6 +66,7 @@ def html(result: dict[str, Any]) -> str:
             about=tables.about(result),
             fidelity=_fidelity_values(result["fidelity"]) if "fidelity" in result else None,
             serving=_serving_values(result["serving"]) if "serving" in result else None,
+            cascade=_cascade_values(result["cascade"]) if "cascade" in result else None,
         )
         .lstrip()
     )
@@ -103,6 +110,11 @@ def _serving_values(serving: dict[str, Any]) -> dict[str, Any]:
         "served_table": tables.served(serving),
         "about_served": tables.about_served(serving),
     }
+
+
+def _cascade_values(cascade: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values that the template needs for the figures with a cascade."""
+    return {"table": tables.cascade(cascade), "about": tables.about_cascade(cascade)}
 
 
 def main(arguments: list[str] | None = None) -> int:

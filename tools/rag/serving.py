@@ -74,6 +74,20 @@ class Served:
     runs: list[float]  # requests a second of each repetition; the other fields are of the median one
 
 
+@dataclass(frozen=True)
+class Cascaded:
+    """A load in the lazy mode, with or without a cascade."""
+
+    clients: int
+    exponent: float
+    cascade: bool
+    requests_per_s: float
+    first_token_p50_ms: float
+    first_token_p90_ms: float
+    alive: float
+    runs: list[float]  # requests a second of each repetition; the other fields are of the median one
+
+
 def random_text(rng: random.Random, tokens: int, vocabulary: int) -> list[int]:
     return [rng.randrange(vocabulary) for _ in range(tokens)]
 
@@ -170,9 +184,9 @@ def _best_cap(model: Any, load: Load, budget: int) -> int:
     return max(rates, key=rates.__getitem__) if rates else load.clients
 
 
-def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int) -> Served:
+def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int, *, cascade: bool = False) -> Served:
     """Measures all requests of a load in a new engine."""
-    engine = attach(model, budget=budget, mode=mode, max_requests=max_requests)
+    engine = attach(model, budget=budget, mode=mode, max_requests=max_requests, cascade=cascade)
     _warm_up(engine, load)
     rng = random.Random(load.seed + 1)
     size = model.config.vocab_size
@@ -180,7 +194,8 @@ def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int) -> 
     requests = [(random_text(rng, load.question_tokens, size), [documents[i] for i in c]) for c in choices(load)]
     before = engine.store.stats
     unit, unit_bytes = unit_of([budget])
-    title = f"{mode}, {budget / unit_bytes:.3g} {unit}, Zipf {load.exponent:g}, at most {max_requests} at a time"
+    name = f"{mode} with a cascade" if cascade else mode
+    title = f"{name}, {budget / unit_bytes:.3g} {unit}, Zipf {load.exponent:g}, at most {max_requests} at a time"
     with tqdm(total=len(requests), desc=title, unit="request") as bar:
         begin = time.perf_counter()
         finished, alive = _closed_loop(engine, load, requests, bar)
@@ -204,6 +219,40 @@ def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int) -> 
         seconds=seconds,
         runs=[load.requests / seconds],
     )
+
+
+def with_and_without_cascade(model: Any, load: Load, budget: int, *, repeat: int = 3) -> list[Cascaded]:
+    """Measures the load in the lazy mode without and with a cascade, interleaved. The median repetition counts."""
+    served: dict[bool, list[Served]] = {False: [], True: []}
+    for _ in range(repeat):
+        for cascade, runs in served.items():
+            runs.append(serve(model, load, "lazy", budget, load.clients, cascade=cascade))
+    return [_cascaded(load, cascade, runs) for cascade, runs in served.items()]
+
+
+def _cascaded(load: Load, cascade: bool, runs: list[Served]) -> Cascaded:
+    median = sorted(runs, key=lambda row: row.requests_per_s)[len(runs) // 2]
+    return Cascaded(
+        clients=load.clients,
+        exponent=load.exponent,
+        cascade=cascade,
+        requests_per_s=median.requests_per_s,
+        first_token_p50_ms=median.first_token_p50_ms,
+        first_token_p90_ms=median.first_token_p90_ms,
+        alive=median.alive,
+        runs=[row.requests_per_s for row in runs],
+    )
+
+
+def measure_cascade(model: Any, loads: Sequence[Load], budget: int) -> dict[str, Any]:
+    """Returns the figures of each load without and with a cascade."""
+    rows = [row for load in loads for row in with_and_without_cascade(model, load, budget)]
+    return {
+        "loads": [asdict(load) for load in loads],
+        "budget_bytes": budget,
+        "rows": [asdict(row) for row in rows],
+        "complaints": [],
+    }
 
 
 def _closed_loop(

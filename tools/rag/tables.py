@@ -118,6 +118,24 @@ def served(serving: dict[str, Any]) -> Table:
     return Table(head, rows)
 
 
+def cascade(given: dict[str, Any]) -> Table:
+    """Returns the table of many clients without and with a cascade."""
+    head = ["clients", "exponent", "cascade", "alive", "requests/s", "TTFT p50, ms", "TTFT p90, ms"]
+    rows = [
+        [
+            f"{row['clients']}",
+            f"{row['exponent']:g}",
+            "yes" if row["cascade"] else "no",
+            f"{row['alive']:.1f}",
+            digits(row["requests_per_s"]),
+            digits(row["first_token_p50_ms"]),
+            digits(row["first_token_p90_ms"]),
+        ]
+        for row in given["rows"]
+    ]
+    return Table(head, rows)
+
+
 def unit_of(values: Iterable[float]) -> tuple[str, int]:
     """Returns the name and the size of the largest unit in which the largest value is at least one."""
     most = max(values, default=0)
@@ -178,6 +196,18 @@ def about_served(serving: dict[str, Any]) -> str:
         f"{load['documents']} documents of {load['document_tokens']} tokens, chosen by Zipf's law with this exponent "
         f"(0: all alike). Full shares nothing, so it is measured at {load['exponent']:g} only. At most: requests "
         "admitted at the same time, for block the best of several such numbers; alive: their average"
+    )
+
+
+def about_cascade(given: dict[str, Any]) -> str:
+    load = given["loads"][0]
+    unit, size = unit_of([given["budget_bytes"]])
+    return (
+        f"{given['model']}; the lazy mode under a budget of {given['budget_bytes'] / size:g} {unit}, without and with "
+        "attach(cascade=True). The store is empty at first. Each client sends its next request when the last one is "
+        f"answered. A request names {load['per_request']} of {load['documents']} documents of "
+        f"{load['document_tokens']} tokens, chosen by Zipf's law with this exponent (0: all alike). The figures are "
+        "those of the median repetition"
     )
 
 
