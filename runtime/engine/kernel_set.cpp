@@ -1,6 +1,5 @@
 #include "runtime/engine/kernel_set.h"
 
-#include <algorithm>
 #include <iterator>
 #include <numeric>
 #include <utility>
@@ -10,8 +9,13 @@
 namespace lazyrope {
 namespace {
 
-bool spills(const KernelSet& set) {
-  return std::ranges::any_of(set.results, &KernelResult::spills);
+// Returns whether a kernel that may differ between the configs of the request spills. The kernel
+// for rotated keys has the same tile with each of them (codegen/rotated_keys.h), so another config
+// would not help it.
+bool spills_because_of_config(const KernelSetRequest& request, const KernelSet& set) {
+  for (std::size_t i = 0; i < set.results.size(); ++i)
+    if (request.kinds[i] != KernelKind::kAttendRotated && set.results[i].spills()) return true;
+  return false;
 }
 
 // Compiles the sets with their first configs, then the sets that spill with their next configs, and
@@ -51,9 +55,11 @@ class Search {
     }
   }
 
-  // A set moves to its next config if a kernel spills, whatever other failures there are.
+  // A set moves to its next config if a kernel of the config spills, whatever other failures there
+  // are.
   bool is_settled(std::size_t set, std::size_t config) const {
-    if (!spills(sets_[set]) || config + 1 == requests_[set].configs.size()) return true;
+    if (!spills_because_of_config(requests_[set], sets_[set])) return true;
+    if (config + 1 == requests_[set].configs.size()) return true;
     log_message(LogLevel::kInfo, "{} for {} spills; the next config is tried",
                 describe(sets_[set].config), requests_[set].arch->name);
     return false;

@@ -26,6 +26,39 @@ const Arch& arch() { return find_arch("sm_100"); }
 
 KernelSetRequest request() { return attention_set(small_spec(), arch()); }
 
+fs::path file_of(const fs::path& directory, const std::string& key) {
+  return directory / (key + ".lzr");
+}
+
+void copy_entry(const std::string& key, const fs::path& directory) {
+  fs::copy_file(file_of(LAZYROPE_TEST_CACHE_DIR, key), file_of(directory, key),
+                fs::copy_options::skip_existing);
+}
+
+Key key_named(const fs::path& directory, const std::string& name) {
+  const std::vector<ListedEntry> listing = DiskStore(directory).list();
+  return Key::from_fields(std::ranges::find(listing, name, &ListedEntry::key)->fields);
+}
+
+// Makes the kernel with this key spill, as if another NVRTC had compiled it.
+void make_entry_spill(const fs::path& directory, const std::string& name) {
+  const DiskStore store(directory);
+  const Key key = key_named(directory, name);
+  Entry entry = store.load(key).entry.value();
+  nlohmann::json facts = nlohmann::json::parse(entry.facts);
+  facts["spill_bytes"] = 8;
+  entry.facts = facts.dump();
+  ASSERT_TRUE(store.store(key, entry).stored);
+}
+
+// Returns a config that only reads the directory.
+Config without_compiler(const fs::path& directory) {
+  Config config = test_config(directory);
+  config.policy = CachePolicy::kCacheOnly;
+  config.nvrtc_path = "/nonexistent/libnvrtc.so";
+  return config;
+}
+
 // Makes a cache directory as in a deployment without a compiler. The directory has the kernels of
 // all configs of an attention. The first two configs have the same prefill kernel.
 class KernelSetTest : public testing::Test {
@@ -34,24 +67,13 @@ class KernelSetTest : public testing::Test {
     for (const KernelConfig& config : configs_) {
       const auto compiled =
           compile_sets(shared_engine(), {attention_set(small_spec(), arch(), config)}, {}).front();
-      for (const KernelResult& result : compiled.results)
-        fs::copy_file(file(LAZYROPE_TEST_CACHE_DIR, result.key),
-                      file(directory_.path(), result.key), fs::copy_options::skip_existing);
+      for (const KernelResult& result : compiled.results) copy_entry(result.key, directory_.path());
       keys_.push_back({});
       for (const KernelResult& result : compiled.results) keys_.back().push_back(result.key);
     }
   }
 
-  static fs::path file(const fs::path& directory, const std::string& key) {
-    return directory / (key + ".lzr");
-  }
-
-  Config config() const {
-    Config config = test_config(directory_.path());
-    config.policy = CachePolicy::kCacheOnly;
-    config.nvrtc_path = "/nonexistent/libnvrtc.so";
-    return config;
-  }
+  Config config() const { return without_compiler(directory_.path()); }
 
   KernelSet find(EngineOptions options = {}) const {
     Engine engine(config());
@@ -59,24 +81,15 @@ class KernelSetTest : public testing::Test {
   }
 
   Key key_of(std::size_t config, std::size_t kernel) const {
-    const std::vector<ListedEntry> listing = DiskStore(directory_.path()).list();
-    const auto listed = std::ranges::find(listing, keys_.at(config).at(kernel), &ListedEntry::key);
-    return Key::from_fields(listed->fields);
+    return key_named(directory_.path(), keys_.at(config).at(kernel));
   }
 
-  // Makes the kernel spill, as if another NVRTC had compiled it.
   void make_spill(std::size_t config, std::size_t kernel) const {
-    const DiskStore store(directory_.path());
-    const Key key = key_of(config, kernel);
-    Entry entry = store.load(key).entry.value();
-    nlohmann::json facts = nlohmann::json::parse(entry.facts);
-    facts["spill_bytes"] = 8;
-    entry.facts = facts.dump();
-    ASSERT_TRUE(store.store(key, entry).stored);
+    make_entry_spill(directory_.path(), keys_.at(config).at(kernel));
   }
 
   void remove(std::size_t config, std::size_t kernel) const {
-    ASSERT_TRUE(fs::remove(file(directory_.path(), keys_.at(config).at(kernel))));
+    ASSERT_TRUE(fs::remove(file_of(directory_.path(), keys_.at(config).at(kernel))));
   }
 
   const TemporaryDirectory directory_;
@@ -125,6 +138,27 @@ TEST_F(KernelSetTest, ASpillInTheLastConfigIsRefused) {
   EXPECT_TRUE(set.results[kPrefill].is_usable());
   EXPECT_TRUE(throws<SpillError>([&] { set.kernels(); },
                                  {"attend_decode for sm_100 spills 8 bytes of registers"}));
+}
+
+// The directory has the kernels of the first config only, so that a search that went on would end
+// with another config.
+TEST(KernelSetOfRawKeys, ASpillOfTheKernelForRotatedKeysDoesNotChangeTheConfig) {
+  const TemporaryDirectory directory;
+  AttentionSpec spec = small_spec();
+  spec.key_form = KeyForm::kRaw;
+  const KernelSetRequest raw = attention_set(spec, find_arch("sm_90a"));
+  ASSERT_GT(raw.configs.size(), 1u);
+  const auto rotated = static_cast<std::size_t>(
+      std::ranges::find(raw.kinds, KernelKind::kAttendRotated) - raw.kinds.begin());
+  const KernelSetRequest first = attention_set(spec, find_arch("sm_90a"), raw.configs[0]);
+  const KernelSet compiled = compile_sets(shared_engine(), {first}, {}).front();
+  for (const KernelResult& result : compiled.results) copy_entry(result.key, directory.path());
+  make_entry_spill(directory.path(), compiled.results.at(rotated).key);
+
+  Engine engine(without_compiler(directory.path()));
+  const KernelSet found = compile_sets(engine, {raw}, {}).front();
+  EXPECT_EQ(found.config, raw.configs[0]);
+  EXPECT_TRUE(throws<SpillError>([&] { found.kernels(); }, {"attend_rotated for sm_90a spills"}));
 }
 
 TEST_F(KernelSetTest, TakesTheFirstConfigIfSpillsAreAllowed) {
