@@ -8,6 +8,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,8 @@ constexpr const char* kProfileFooter =
 emulator, which sees every address, and needs no GPU. For each number of --query-tokens it attends
 once with --batch requests over documents in shuffled pages, and appends all tokens once; inputs
 are random. Requests with few query tokens run attend_decode; those with many run attend_prefill.
+No two requests share a document, so the kernels of a cascade do not run, and neither do those that
+rotate raw keys into scratch: count these in Python with lazyrope.emulator.profile().
 
 The table has one row per source line that accesses memory: how often warps executed it; its
 wavefronts (passes over shared memory), and the wavefronts that it would take without bank
@@ -73,12 +76,30 @@ Value value_named(const char* option, const std::string& name, const std::vector
   return *at;
 }
 
+// Returns what a kernel needs that the steps of this command lack, or nothing for those that run.
+std::string_view lacking(KernelKind kind) {
+  if (kind >= KernelKind::kShare && kind <= KernelKind::kCombineShared)
+    return "a step whose requests share documents";
+  if (kind >= KernelKind::kPlanRotation && kind <= KernelKind::kAttendRotated)
+    return "a step with scratch for rotated keys";
+  return kind == KernelKind::kReposition ? "stored documents that move" : "";
+}
+
+KernelKind profiled_kernel(const std::string& name) {
+  for (const KernelKind kind : kernel_kinds())
+    if (to_string(kind) == name && !lacking(kind).empty())
+      throw UsageError(fmt::format(
+          "--kernel: {} needs {}, which this command does not make: run the kernel in Python "
+          "within `with lazyrope.emulator.profile() as profile`, and print(profile)",
+          name, lacking(kind)));
+  return value_named("--kernel", name, attention_kernels());
+}
+
 std::vector<KernelKind> kernels_of(const ProfileOptions& options) {
   if (options.kernels.empty()) return attention_kernels();
   std::vector<KernelKind> kinds;
   kinds.reserve(options.kernels.size());
-  for (const std::string& name : options.kernels)
-    kinds.push_back(value_named("--kernel", name, attention_kernels()));
+  for (const std::string& name : options.kernels) kinds.push_back(profiled_kernel(name));
   return kinds;
 }
 

@@ -99,6 +99,13 @@ MISTAKES = [
     ([*SPEC, "--arch", "sm_90a"], 2, ["--arch: sm_90a is the arch of a GPU", "give emu:sm_80"]),
     ([*SPEC, "--arch", "emu:sm_1"], 2, ['arch "emu:sm_1" is unknown']),
     ([*SPEC, "--kernel", "attend"], 2, ["--kernel", "attend", "attend_decode"]),
+    (
+        [*SPEC, "--kernel", "attend_shared"],
+        2,
+        ["attend_shared needs a step whose requests share documents", "profile()"],
+    ),
+    ([*SPEC, "--kernel", "rotate_keys"], 2, ["rotate_keys needs a step with scratch for rotated keys", "profile()"]),
+    ([*SPEC, "--kernel", "reposition"], 2, ["reposition needs stored documents that move", "profile()"]),
     ([*SPEC, "--sort", "size"], 2, ["--sort", "size", "excess"]),
     ([*SPEC, "--batch", 0], 2, ["--batch", "0"]),
     ([*SPEC, "--query-tokens", "1,0"], 2, ["--query-tokens", "0"]),
@@ -106,7 +113,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "said"), MISTAKES, ids=[row[2][0] for row in MISTAKES])
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"), MISTAKES, ids=[" ".join(map(str, row[0][-2:])) for row in MISTAKES]
+)
 def test_a_mistake_is_explained(run, arguments, code, said):
     result = run(*arguments, code=code)
     assert result.stdout == "" and result.stderr.startswith("lazyrope: ")
