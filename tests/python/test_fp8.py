@@ -99,7 +99,7 @@ def test_every_number_is_read_exactly(build, device, dtype, kv_dtype, tokens):
     assert torch.allclose(lse.double()[finite], scores, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize("kv_dtype", list(FP8))
 @pytest.mark.parametrize("rope", [lazyrope.rope.neox(), lazyrope.rope.gptj(rotary_dim=20), lazyrope.rope.none()])
@@ -173,7 +173,7 @@ def check_moved(spec: lazyrope.AttentionSpec, kernel, mover, device: str) -> Non
         assert bool((moved.abs() == most).any()) and bool((exact.abs() > most).any())
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("rope", [lazyrope.rope.neox(), lazyrope.rope.gptj(rotary_dim=20), lazyrope.rope.none()])
 @pytest.mark.parametrize("kv_dtype", list(FP8))
 @pytest.mark.parametrize("dtype", list(DTYPES))
