@@ -138,10 +138,10 @@ class AttentionSpec:
                 splits depend on the request alone. Steps with few requests are then slower.
             temperature: The factor of scores by the query's position. The kernel applies it to raw queries. Rotated
                 queries must arrive with it. None: no factor.
-            cascade: If True, the segments that several requests of a step read are read once for all of them, each
-                request at positions of its own (a position-free cascade). Each step finds these segments itself: they
-                read the same slots of the same pages, whatever list names the pages. It shares them where that saves
-                time, among requests with few query tokens.
+            cascade: If True, tokens that several requests of a step read are read once for all of them, each request
+                at positions of its own (a position-free cascade). Each step finds these tokens itself: segments read
+                them from the same slots of the same pages, whatever list names the pages. Segments may differ before
+                and after them. It shares them where that saves time, among requests with few query tokens.
 
         Raises:
             SpecError: A value is not allowed, or two values do not fit together.

@@ -267,8 +267,7 @@ void lay_out_share(Arena& arena, const StepShape& shape, const KernelConfig& con
   share.max_tokens = shared.query_tokens;
   share.tile_tokens = std::max(config.prefill.block_m() / shape.group_size, 1);
   share.min_length = kMinSharedLength;
-  share.min_saved_tokens =
-      static_cast<int32>(std::min<std::int64_t>(min_saved, std::numeric_limits<int32>::max()));
+  share.min_saved_tokens = static_cast<int32>(std::min<std::int64_t>(min_saved, kMaxSavedTokens));
   allocate_shared_step(arena, shared, share.shared);
   arena.allocate(share.tokens, size(shared.query_tokens));
   arena.allocate(share.slots, size(capacity.query_tokens));

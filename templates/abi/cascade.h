@@ -1,10 +1,10 @@
-// The position-free cascade in device memory. Segments of different requests that read the same
-// slots of the same pages become one request of the step's shared step, which reads these tokens
-// once. The share kernel makes the shared step (planner/share.cuh), and an attend kernel of its own
+// The position-free cascade in device memory. Tokens that several segments read from the same slots
+// of the same pages become one request of the step's shared step, which reads these tokens once.
+// The share kernel makes the shared step (planner/share.cuh), and an attend kernel of its own
 // computes it.
 //
 // A query token that reads shared segments has several results for each of its heads: one for each
-// shared segment, and one for all other segments of its request. Each is a row in a slot, and the
+// shared segment, and one for all other tokens of its request. Each is a row in a slot, and the
 // kernel combine_shared combines them (ops/combine_shared.cuh).
 #pragma once
 

@@ -65,6 +65,8 @@ struct ShareParams {
 static_assert(sizeof(ShareParams) == 96 + 16 + 72 + 24 + 56 + 8 + 24);
 
 inline constexpr int32 kShareThreads = 512;
+// A family's saving counts as no more tokens. So the sum of all threads fits an int32.
+inline constexpr int32 kMaxSavedTokens = 0x7fffffff / kShareThreads;
 constexpr int32 kShareScanBytes = kShareThreads / 32 * 4;
 constexpr int32 kShareSharedBytes =
     kShareScanBytes + static_cast<int32>(share_table_bytes(kShareSegments));

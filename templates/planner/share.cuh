@@ -1,4 +1,4 @@
-// The share kernel. It finds segments of different requests that read the same slots of the same
+// The share kernel. It finds tokens that several segments read from the same slots of the same
 // pages, and makes the shared step of them (abi/cascade.h): each such shared segment becomes one
 // request, whose query tokens are those of all requests that read the segment, its readers. In the
 // shared step the document's token 0 is at position 0, and a query token is at its distance from
@@ -8,19 +8,18 @@
 // tile of the shared step's kernel, and it is long enough. Segments need not be equal: their common
 // tokens are shared, and each request keeps the others, before or after these, as its own segments.
 //
-// A family is the segments that begin at the same slot. A slice that begins inside another segment
-// is found by its first page: the other segment joins the slice's family from there on if no
-// segment begins where it does. A family shares its first tokens among some of its members, so many
-// of both that this saves the most tokens, if it saves any, and if the whole step saves enough.
+// Sorted segments that begin at the same slot and have enough tokens in common are a family. The
+// first of its members, as many as save the most, share the tokens that all of them have in common.
+// A segment that no other segment begins with can join the family of a slice that begins inside it,
+// from that slice's first token on. Nothing is shared unless the whole step saves enough.
 //
 // The grid has one CTA of kShareThreads threads, which all have the same role. Its steps:
 //   1. hash_segments(), load_requests(), choose_candidates(): the columns of the table, and a key
 //      to sort by for each segment.
-//   2. sort(): segments of a family become neighbours, the longest first, then in the step's order.
+//   2. sort(): segments that begin at the same slot become neighbours, and equal ones of these.
 //   3. join_slices(), only where slices begin inside a document: segments that contain a slice's
-//      first token join its family, and all are sorted again.
-//   4. find_families(), compare(): the families, and the tokens that each member has in common with
-//      the longest one.
+//      first token join it, and all are sorted again.
+//   4. find_families(): the tokens that neighbours have in common, and the families.
 //   5. choose_members(), choose(): what each family shares, and, if that pays, its request and
 //      tokens in the shared step.
 //   6. write_tokens(), write_segments(), write_requests(): the tokens of each reader, the slots of
@@ -42,6 +41,7 @@
 #include "ops/cta_scan.cuh"
 #include "planner/key_sort.cuh"
 #include "planner/segment_locations.cuh"
+#include "planner/share_key.h"
 #include "planner/share_table.cuh"
 
 namespace lazyrope {
@@ -76,8 +76,6 @@ class SharePlanner {
       sort();
     }
     const int32 num_families = find_families(candidates.count);
-    bar_sync();
-    compare(candidates.count);
     bar_sync();
     choose_members(candidates.count);
     bar_sync();
@@ -162,10 +160,15 @@ class SharePlanner {
 
   LAZYROPE_DEVICE uint64 key_of(int32 segment, int32 offset) const {
     const TokenLocation first = segments_.location(segment, offset);
-    const int32 pages = segments_.num_pages(first, segments_.length(segment) - offset);
+    const int32 length = segments_.length(segment) - offset;
+    const int32 pages = segments_.num_pages(first, length);
     if (offset == 0) prefetch_pages(first.pages, pages);
-    return ShareKey::make(ShareKey::first_bits(ld_global_nc(first.pages), first.slot), pages,
-                          segment);
+    return ShareKey::make({.first_page = ld_global_nc(first.pages),
+                           .slot = first.slot,
+                           .last_page = ld_global_nc(first.pages + pages - 1),
+                           .pages = pages,
+                           .length = length,
+                           .segment = segment});
   }
   LAZYROPE_DEVICE static void prefetch_pages(const int32* pages, int32 count) {
     constexpr int32 kMaxPrefetched = 512;
@@ -205,18 +208,19 @@ class SharePlanner {
     return candidates;
   }
 
-  // Tells whether all query tokens of the segment's request see all its tokens, at distances that
-  // an int32 holds.
+  // Tells whether all query tokens of the segment's request see all its tokens, and whether an
+  // int32 holds their positions in the step and in the shared step.
   LAZYROPE_DEVICE bool can_be_shared(int32 segment) const {
     if (table_.num_tokens.get(segment) == 0) return false;
     const int64 base = segments_.base(segment);
-    const int64 mask_base = in_.mask_base == nullptr ? base : ld_global_nc(in_.mask_base + segment);
-    const int64 first_key = mask_base + segments_.start(segment);
-    const int64 last_key = first_key + segments_.length(segment) - 1;
+    const int64 start = segments_.start(segment);
+    const int64 length = segments_.length(segment);
+    const int64 first_key = segments_.mask_base(segment) + start;
+    const int64 last_key = first_key + length - 1;
     const PositionRange queries = {table_.first_position.get(segment),
                                    table_.last_position.get(segment)};
-    return fits(first_key) && fits(last_key) && fits(-base) && fits(queries.first - base) &&
-           fits(queries.last - base) &&
+    return fits(first_key) && fits(last_key) && fits(start + length - 1) && fits(-base) &&
+           fits(queries.first - base) && fits(queries.last - base) &&
            all_visible<Mask>(queries, static_cast<int32>(first_key), static_cast<int32>(last_key));
   }
   LAZYROPE_DEVICE static bool fits(int64 value) {
@@ -234,8 +238,9 @@ class SharePlanner {
     return segments_.length(segment) - table_.offset.get(segment);
   }
 
-  // Lets each segment that is the only one of its family join the family of a slice that begins
-  // inside it: the first such slice, if enough tokens from there on are the same.
+  // Lets each segment that is the only one to begin at its slot join a slice that begins inside it,
+  // the last one with which it has a quarter of its tokens in common. So segments that contain each
+  // other meet at the same slice, and a short slice does not take a long segment from a better one.
   LAZYROPE_DEVICE void join_slices(int32 count) const {
 #pragma unroll 1
     for (int32 i = warp_index(); i < count; i += kThreads / kWarpThreads) {
@@ -256,15 +261,16 @@ class SharePlanner {
     });
     bar_sync();
   }
-  // Returns the tokens of a segment before the slice whose family it joins, or 0. A warp takes
-  // part, which looks up a page with each lane.
+  // Returns the tokens of a segment before the slice that it joins, or 0. A warp takes part, which
+  // looks up a page with each lane.
   LAZYROPE_DEVICE int32 offset_of_slice(int32 segment, int32 count) const {
     const TokenLocation from = segments_.location(segment, 0);
-    const int32 pages = segments_.num_pages(from, segments_.length(segment));
+    const int32 length = segments_.length(segment);
 #pragma unroll 1
-    for (int32 first = 0; first < pages; first += kWarpThreads) {
-      const int32 page = first + lane_index();
-      const int32 slice = page < pages ? slice_in_page(from, page, count) : kNotShared;
+    for (int32 last = segments_.num_pages(from, length - length / 4) - 1; last >= 0;
+         last -= kWarpThreads) {
+      const int32 page = last - lane_index();
+      const int32 slice = page >= 0 ? slice_in_page(from, page, count) : kNotShared;
       const int32 offset = slice == kNotShared ? 0 : joined_offset(segment, from, page, slice);
       const uint32 found = vote_sync_ballot(offset > 0);
       if (found != 0) return shfl_sync_idx(offset, lowest_one(found));
@@ -277,7 +283,8 @@ class SharePlanner {
     const int32 number = ld_global_nc(from.pages + page);
     const uint64 least = ShareKey::least(ShareKey::first_bits(number, first_slot));
     const int32 at = upper_bound(count, least - 1, [&](int32 i) { return table_.key.get(i); });
-    if (at == count) return kNotShared;
+    if (at == count || first_bits_at(at) >> ShareKey::kSlotBits != ShareKey::page_bits(number))
+      return kNotShared;
     const int32 slice = segment_at(at);
     const TokenLocation location = segments_.location(slice, 0);
     const bool is_there = ld_global_nc(location.pages) == number && location.slot >= first_slot;
@@ -288,24 +295,29 @@ class SharePlanner {
   LAZYROPE_DEVICE int32 joined_offset(int32 segment, const TokenLocation& from, int32 page,
                                       int32 slice) const {
     const TokenLocation to = segments_.location(slice, 0);
+    const int32 all = segments_.length(segment);
     const int32 offset = page * segments_.page_size() + to.slot - from.slot;
-    const int32 length = smaller(segments_.length(segment) - offset, segments_.length(slice));
-    if (length < params_.min_length) return 0;
+    const int32 length = smaller(all - offset, segments_.length(slice));
+    const int32 least = larger(params_.min_length, all / 4);
+    if (length < least) return 0;
     const TokenLocation there = {from.pages + page, to.slot};
-    return segments_.common_tokens(there, to, length) >= params_.min_length ? offset : 0;
+    return segments_.common_tokens(there, to, length) >= least ? offset : 0;
   }
 
-  // Numbers the families of sorted segments. Returns their number.
+  // Compares sorted neighbours, and numbers the families. Returns the number of families.
   LAZYROPE_DEVICE int32 find_families(int32 count) const {
     int32 num_families = 0;
     int32 num_tokens = 0;
     for_each(count, [&](int32 i, bool exists) {
-      const bool begins = exists && (i == 0 || !are_of_one_family(i - 1, i));
-      const int32 tokens = exists ? table_.num_tokens.get(segment_at(i)) : 0;
+      const int32 segment = exists ? segment_at(i) : 0;
+      const int32 run = exists && i > 0 ? run_of_family(i) : 0;
+      const bool begins = exists && run == 0;
+      const int32 tokens = exists ? table_.num_tokens.get(segment) : 0;
       const CtaSums families = sums(begins ? 1 : 0);
       const CtaSums of_tokens = sums(tokens);
       const int32 family = num_families + families.before + (begins ? 0 : -1);
       if (exists) {
+        table_.run.set(i, begins ? tokens_from_there(segment) : run);
         table_.family.set(i, family);
         table_.tokens_before.set(i, num_tokens + of_tokens.before);
       }
@@ -319,27 +331,21 @@ class SharePlanner {
     }
     return num_families;
   }
-  LAZYROPE_DEVICE bool are_of_one_family(int32 a, int32 b) const {
-    if (first_bits_at(a) != first_bits_at(b)) return false;
-    const TokenLocation of_a = location_of(segment_at(a));
-    const TokenLocation of_b = location_of(segment_at(b));
-    return of_a.slot == of_b.slot && ld_global_nc(of_a.pages) == ld_global_nc(of_b.pages);
+  // Returns how many tokens a sorted segment has in common with the one before, or 0 if they are of
+  // different families. Few common tokens would limit what all members share.
+  LAZYROPE_DEVICE int32 run_of_family(int32 i) const {
+    if (first_bits_at(i - 1) != first_bits_at(i)) return 0;
+    const int32 a = segment_at(i - 1);
+    const int32 b = segment_at(i);
+    const TokenLocation of_a = location_of(a);
+    const TokenLocation of_b = location_of(b);
+    if (of_a.slot != of_b.slot) return 0;
+    const int32 length = smaller(tokens_from_there(a), tokens_from_there(b));
+    const int32 run = segments_.common_tokens(of_a, of_b, length);
+    return run >= params_.min_length && run >= length / 2 ? run : 0;
   }
 
-  // Compares each segment with the first one of its family, which has the most pages.
-  LAZYROPE_DEVICE void compare(int32 count) const {
-    for_each(count, [&](int32 i, bool exists) {
-      if (!exists) return;
-      const int32 segment = segment_at(i);
-      const int32 first = segment_at(table_.family_begin.get(table_.family.get(i)));
-      const int32 length = smaller(tokens_from_there(segment), tokens_from_there(first));
-      table_.run.set(i, segment == first ? length
-                                         : segments_.common_tokens(location_of(segment),
-                                                                   location_of(first), length));
-    });
-  }
-
-  // What a family can share: its first `tokens` tokens, among its first `members` members.
+  // What a family can share: its first `tokens` tokens, by its first `members` members.
   struct Choice {
     int64 saved;  // tokens that are not read again
     int32 members;
@@ -365,7 +371,7 @@ class SharePlanner {
     const int32 end = table_.family_begin.get(family + 1);
     const int32 tokens_before = table_.tokens_before.get(begin);
     Choice best = {0, 0, 0};
-    int32 run = kLastPosition;  // that of all members before
+    int32 run = kLastPosition;  // tokens that all members before have in common
 #pragma unroll 1
     for (int32 first = begin; first < end; first += kWarpThreads) {
       const int32 i = first + lane_index();
@@ -452,9 +458,8 @@ class SharePlanner {
   LAZYROPE_DEVICE bool saves_enough(int32 num_families) const {
     int64 saved = 0;
     for_each(num_families, [&](int32 i, bool exists) {
-      constexpr int32 kMax = 0x7fffffff / kThreads;  // the sum of all threads fits an int32
       const int64 of_family = exists ? saved_tokens(group_of(i)) : 0;
-      saved += sums(static_cast<int32>(smaller(of_family, int64{kMax}))).all;
+      saved += sums(static_cast<int32>(smaller(of_family, int64{kMaxSavedTokens}))).all;
     });
     return saved > 0 && saved >= params_.min_saved_tokens;
   }
@@ -533,7 +538,7 @@ class SharePlanner {
   LAZYROPE_DEVICE void keep(int32 at, int32 segment, int32 offset, int32 length) const {
     segments_.write(params_.own.segments, at, segments_.base(segment), segment, offset, length);
     if (in_.mask_base != nullptr)
-      st_global(params_.own.mask_base + at, ld_global_nc(in_.mask_base + segment));
+      st_global(params_.own.mask_base + at, segments_.mask_base(segment));
   }
 
   LAZYROPE_DEVICE void clear_slots() const {
