@@ -20,6 +20,11 @@ prompt begins at ``composition.position`` and sees ``composition.segments``. The
 - "first_page": as "prefix", if there is a prefix. The first tokens of each document but the first are also computed
   again over everything before them (LegoLink of EPIC, arXiv 2410.15332; MEPIC, arXiv 2512.16822). The result is an
   *overlay*: it replaces these tokens of the shared document in this request.
+- "guided": as "prefix", if there is a prefix. The prompt first runs over the documents as they are stored, and the
+  engine measures its attention to each page of 16 tokens (:mod:`lazyrope.page_mass`). The pages with the most attention
+  and each document's first tokens are then computed again over everything before them, for this request alone
+  (ProphetKV, arXiv 2602.02579). ``composition.choice`` chooses them, and :func:`recompute` says what the prompt then
+  sees.
 
 The module knows no model and computes nothing.
 """
@@ -27,16 +32,40 @@ The module knows no model and computes nothing.
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any
 
 from ._keys import int64_array
 from .errors import SpecError
 
-__all__ = ["LEVELS", "Composition", "Part", "PartSegment", "Recovery", "compose"]
+__all__ = [
+    "LEVELS",
+    "PAGE",
+    "Composition",
+    "PageChoice",
+    "Part",
+    "PartSegment",
+    "PrivateSegment",
+    "Recomputation",
+    "Recovery",
+    "compose",
+    "recompute",
+    "runs_of",
+]
 
-LEVELS = ("none", "prefix", "first_page")
+LEVELS = ("none", "prefix", "first_page", "guided")
+PAGE = 16  # tokens of a page that level "guided" chooses, whatever the page size of the pool
+# The parameters that a level does not use.
+UNUSED = {
+    "none": ("prefix", "overlay_tokens", "share"),
+    "prefix": ("overlay_tokens", "share"),
+    "first_page": ("share",),
+}
 
 
 @dataclass(frozen=True)
@@ -46,8 +75,11 @@ class Recovery:
     Attributes:
         level: One of ``LEVELS``.
         prefix: The token ids of the prefix. Level "none" does not use it, and "first_page" may have none.
-        overlay_tokens: The tokens that level "first_page" computes again at the beginning of each document but the
-            first, at least 0. Published work uses 16 or 32.
+        overlay_tokens: The tokens that levels "first_page" and "guided" compute again at the beginning of each document
+            but the first, at least 0. Published work uses 16 or 32.
+        share: The share of all tokens of the documents that level "guided" computes again, 0 to 1: pages are chosen
+            until there are so many. The documents' first tokens count, and are computed again even if they are more.
+        question_tokens: The last tokens of the prompt whose attention chooses the pages of level "guided", at least 1.
 
     Raises:
         SpecError: A value is not allowed.
@@ -56,14 +88,15 @@ class Recovery:
     level: str = "none"
     prefix: tuple[int, ...] = ()
     overlay_tokens: int = 16
+    share: float = 0.15
+    question_tokens: int = 128
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
             raise SpecError(f"recovery = {self.level!r:.80}; it must be one of {', '.join(LEVELS)}")
-        count = self.overlay_tokens
-        if not hasattr(count, "__index__") or isinstance(count, bool) or operator.index(count) < 0:
-            raise SpecError(f"overlay_tokens = {count!r:.80}; it must be an integer, at least 0")
-        object.__setattr__(self, "overlay_tokens", operator.index(count))
+        object.__setattr__(self, "overlay_tokens", _count("overlay_tokens", self.overlay_tokens, least=0))
+        object.__setattr__(self, "question_tokens", _count("question_tokens", self.question_tokens, least=1))
+        object.__setattr__(self, "share", _share(self.share))
         prefix = int64_array(self.prefix).tolist() if len(self.prefix) else []
         object.__setattr__(self, "prefix", tuple(prefix))
         if self.level == "prefix" and not prefix:
@@ -72,31 +105,45 @@ class Recovery:
             )
 
     def changed(
-        self, level: str | None = None, prefix: Sequence[int] | None = None, overlay_tokens: int | None = None
+        self,
+        level: str | None = None,
+        prefix: Sequence[int] | None = None,
+        overlay_tokens: int | None = None,
+        share: float | None = None,
     ) -> Recovery:
         """Returns the recovery of a request that gives these values instead. None keeps a value.
 
         Raises:
             SpecError: A value is not allowed, or the level does not use it.
         """
-        if level is None and prefix is None and overlay_tokens is None:
-            return self
+        values = {"prefix": prefix, "overlay_tokens": overlay_tokens, "share": share}
+        given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         chosen = self.level if level is None else level
-        unused = {"none": {"prefix": prefix, "overlay_tokens": overlay_tokens}}
-        unused["prefix"] = {"overlay_tokens": overlay_tokens}
-        for name, value in unused.get(chosen, {}).items():
-            if value is not None:
+        for name in given:
+            if name in UNUSED.get(chosen, ()):
                 raise SpecError(f'{name} is given; recovery = "{chosen}" does not use it')
-        return Recovery(
-            chosen,
-            self.prefix if prefix is None else tuple(prefix),
-            self.overlay_tokens if overlay_tokens is None else overlay_tokens,
-        )
+        if prefix is not None:
+            given["prefix"] = tuple(prefix)
+        return replace(self, level=chosen, **given)
 
     @property
     def shown_prefix(self) -> tuple[int, ...]:
         """The prefix that documents and prompts see. It is empty at level "none"."""
         return () if self.level == "none" else self.prefix
+
+
+def _count(name: str, value: object, *, least: int) -> int:
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not is_integer or operator.index(value) < least:  # type: ignore[arg-type]
+        raise SpecError(f"{name} = {value!r:.80}; it must be an integer, at least {least}")
+    return operator.index(value)  # type: ignore[arg-type]
+
+
+def _share(value: object) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= 1:  # type: ignore[operator]
+        raise SpecError(f"share = {value!r:.80}; it must be a number, 0 to 1")
+    return float(value)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -136,6 +183,82 @@ class Part:
 
 
 @dataclass(frozen=True)
+class PageChoice:
+    """Chooses the tokens that level "guided" computes again. It numbers tokens over all documents in their order.
+
+    No token of the first document is chosen, because these tokens have seen everything before them.
+
+    Attributes:
+        lengths: The tokens of each document.
+        share: As in :class:`Recovery`.
+        overlay_tokens: As in :class:`Recovery`.
+    """
+
+    lengths: tuple[int, ...]
+    share: float
+    overlay_tokens: int
+
+    @cached_property
+    def always(self) -> list[int]:
+        """The first tokens of each document but the first, which are always chosen."""
+        return [i for document in self._documents for i in document[: self.overlay_tokens]]
+
+    @cached_property
+    def pages(self) -> list[range]:
+        """The pages to choose from: the tokens of each. Pages count from their document's beginning.
+
+        The last page of a document may be shorter. Pages whose tokens are all in :attr:`always` are left out.
+        """
+        return [
+            range(begin, min(begin + PAGE, document.stop))
+            for document in self._documents
+            for begin in range(document.start, document.stop, PAGE)
+            if min(begin + PAGE, document.stop) > document.start + self.overlay_tokens
+        ]
+
+    @property
+    def needs_scores(self) -> bool:
+        """If False, the choice is the same whatever the scores are: the share asks for no more pages, or for all."""
+        return len(self.always) < self._wanted < self._eligible
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens that may be chosen."""
+        return min(max(len(self.always), self._wanted + PAGE - 1), self._eligible)
+
+    def tokens(self, scores: Sequence[float]) -> list[int]:
+        """Returns the tokens of the pages with the greatest scores, in order, and those that are always chosen.
+
+        Pages are chosen until the tokens are at least ``share`` of all tokens. Of equal scores, the first page is
+        better.
+
+        Args:
+            scores: The score of each of :attr:`pages`, such as its attention mass. If not :attr:`needs_scores`, any
+                numbers give the same tokens.
+        """
+        chosen = set(self.always)
+        for _, page in sorted(zip(scores, self.pages, strict=True), key=lambda each: each[0], reverse=True):
+            if len(chosen) >= self._wanted:
+                break
+            chosen.update(page)
+        return sorted(chosen)
+
+    @property
+    def _documents(self) -> list[range]:
+        """The tokens of each document but the first."""
+        ends = accumulate(self.lengths, initial=0)
+        return [range(begin, end) for begin, end in pairwise(ends)][1:]
+
+    @property
+    def _wanted(self) -> int:
+        return math.ceil(self.share * sum(self.lengths))
+
+    @property
+    def _eligible(self) -> int:
+        return sum(self.lengths[1:])
+
+
+@dataclass(frozen=True)
 class Composition:
     """The stored parts of one request, in an order in which they can be computed, and what the prompt sees.
 
@@ -148,6 +271,7 @@ class Composition:
         position: The logical position of the prompt's first token.
         documents: The index in parts of each document, or None if its overlay replaces it as a whole.
         overlays: The index in parts of each document's overlay, or None.
+        choice: Level "guided": the choice of the tokens that the request computes again after the prompt's first pass.
     """
 
     parts: tuple[Part, ...]
@@ -155,6 +279,7 @@ class Composition:
     position: int
     documents: tuple[int | None, ...]
     overlays: tuple[int | None, ...]
+    choice: PageChoice | None = None
 
     @property
     def tokens(self) -> list[Sequence[int]]:
@@ -168,7 +293,10 @@ class Composition:
 
     @property
     def recomputed_tokens(self) -> int:
-        """The tokens of all overlays. A request computes them although their documents are stored."""
+        """The number of all overlays' tokens. A request computes them although their documents are stored.
+
+        The tokens that ``choice`` chooses do not count.
+        """
         return sum(len(self.parts[i].tokens) for i in self.overlays if i is not None)
 
 
@@ -190,10 +318,99 @@ def compose(documents: Sequence[Sequence[int]], recovery: Recovery | None = None
     return _Composer(recovery or Recovery()).compose(documents)
 
 
+@dataclass(frozen=True)
+class PrivateSegment:
+    """Consecutive tokens among those that a request computes again into its own pages.
+
+    Attributes:
+        position: The logical position of the first token.
+        slot: The index of the first token among all tokens that are computed again.
+        length: The number of tokens, at least 1.
+    """
+
+    position: int
+    slot: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """The tokens that a request computes again by level "guided", and what they and the prompt see.
+
+    One request of the attention computes all these tokens: each sees the segments up to its own position. They and the
+    prompt may be computed in one pass, as the parts of a :class:`Composition` may.
+
+    An engine stores their keys and values in a page run of the request, in this order. Keys that are rotated by their
+    logical positions are read with ``lazyrope.Segments`` of base 0 and start ``position``. Keys that are rotated by
+    their index in the run are read with ``lazyrope.Segment(run, position - slot, slot, length)``.
+
+    Attributes:
+        tokens: The token ids.
+        positions: The logical position of each, in ascending order.
+        segments: The segments that the prompt sees, in the order of their logical positions. Private ones replace
+            tokens of the documents.
+        indices: For each document, the indices of its tokens that are computed again.
+    """
+
+    tokens: list[int]
+    positions: list[int]
+    segments: tuple[PartSegment | PrivateSegment, ...]
+    indices: list[list[int]]
+
+
+def recompute(composition: Composition, chosen: Sequence[int]) -> Recomputation:
+    """Returns what a request at level "guided" sees after it has chosen the tokens to compute again.
+
+    Args:
+        composition: The composition of level "guided".
+        chosen: The tokens, as of :meth:`PageChoice.tokens`: numbers over all documents, in ascending order.
+    """
+    texts = [composition.parts[part].tokens for part in composition.documents if part is not None]
+    ends = list(accumulate(map(len, texts), initial=0))
+    prefix = composition.position - ends[-1]
+    indices = [[i - begin for i in chosen if begin <= i < end] for begin, end in pairwise(ends)]
+    positions = [prefix + i for i in chosen]
+    return Recomputation(
+        [text[i] for text, own in zip(texts, indices, strict=True) for i in own],
+        positions,
+        tuple(_replaced(composition.segments, runs_of(positions))),
+        indices,
+    )
+
+
+def runs_of(positions: Sequence[int]) -> list[range]:
+    """Returns ascending positions as runs of consecutive ones."""
+    starts = [i for i in range(len(positions)) if i == 0 or positions[i] != positions[i - 1] + 1]
+    return [range(positions[i], positions[i] + end - i) for i, end in pairwise([*starts, len(positions)])]
+
+
+def _replaced(segments: Sequence[PartSegment], runs: Sequence[range]) -> list[PartSegment | PrivateSegment]:
+    """Returns segments with private ones in place of the tokens at the positions of runs. A run is one segment."""
+    found: list[PartSegment | PrivateSegment] = []
+    slots = dict(zip((run.start for run in runs), accumulate(map(len, runs), initial=0), strict=False))
+
+    def show(segment: PartSegment, begin: int, end: int) -> None:
+        if begin < end:
+            found.append(PartSegment(segment.part, segment.base, begin - segment.base, end - begin))
+
+    for segment in segments:
+        at, end = segment.base + segment.start, segment.base + segment.start + segment.length
+        for run in runs:
+            if run.stop <= at or run.start >= end:
+                continue
+            show(segment, at, run.start)
+            if run.start >= at:  # a run that began in the segment before is there already
+                found.append(PrivateSegment(run.start, slots[run.start], len(run)))
+            at = min(run.stop, end)
+        show(segment, at, end)
+    return found
+
+
 class _Composer:
     """Makes one composition. It adds the segments of the prompt in the order of their positions."""
 
     def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
         self._prefix = recovery.shown_prefix
         self._overlay_tokens = recovery.overlay_tokens if recovery.level == "first_page" else 0
         self._parts: list[Part] = []
@@ -219,7 +436,19 @@ class _Composer:
             self._position += len(tokens)
             if self._overlay_tokens:
                 chain = _digest(tokens, chain)
-        return Composition(tuple(self._parts), tuple(self._segments), self._position, tuple(stored), tuple(overlays))
+        return Composition(
+            tuple(self._parts),
+            tuple(self._segments),
+            self._position,
+            tuple(stored),
+            tuple(overlays),
+            self._choice(documents),
+        )
+
+    def _choice(self, documents: Sequence[Sequence[int]]) -> PageChoice | None:
+        if self._recovery.level != "guided":
+            return None
+        return PageChoice(tuple(map(len, documents)), self._recovery.share, self._recovery.overlay_tokens)
 
     def _store_prefix(self) -> tuple[PartSegment, ...]:
         """Adds the prefix, and returns what documents see: the prefix before their own position 0."""

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import lazyrope
 import pytest
-from lazyrope.recovery import LEVELS, Part, PartSegment, Recovery, compose
+from lazyrope.recovery import (
+    LEVELS,
+    Composition,
+    PageChoice,
+    Part,
+    PartSegment,
+    PrivateSegment,
+    Recomputation,
+    Recovery,
+    compose,
+    recompute,
+)
 
 A, B, C = [list(range(first, first + length)) for first, length in ((100, 40), (200, 50), (300, 20))]
 PREFIX = (1, 2, 3)
@@ -29,6 +40,8 @@ RECOVERIES = [
     Recovery(),
     Recovery("prefix", PREFIX),
     *(Recovery("first_page", prefix, k) for prefix in ((), PREFIX) for k in (0, 1, 16, 20, 32, 1000)),
+    Recovery("guided"),
+    Recovery("guided", PREFIX),
 ]
 
 
@@ -82,6 +95,101 @@ def test_level_none_has_a_part_for_each_document():
     assert compose([A, B], Recovery("none", PREFIX)) == compose([A, B])
 
 
+def chosen_by(choice: PageChoice, *best: int) -> list[int]:
+    """Returns the chosen tokens if these pages have the greatest scores, the first of them the greatest one."""
+    scores = [0.0] * len(choice.pages)
+    for rank, page in enumerate(best):
+        scores[page] = 1 / (1 + rank)
+    return choice.tokens(scores)
+
+
+def test_pages_begin_with_their_documents_and_none_is_of_the_first():
+    choice = PageChoice((40, 50, 20), 0.5, 0)
+    assert choice.pages == [range(40, 56), range(56, 72), range(72, 88), range(88, 90), range(90, 106), range(106, 110)]
+    assert PageChoice((40, 50, 20), 0.5, 20).pages == [range(56, 72), range(72, 88), range(88, 90)]
+    assert PageChoice((40,), 0.5, 0).pages == PageChoice((), 0.5, 16).pages == []
+
+
+def test_the_best_pages_are_chosen_until_there_is_the_share():
+    choice = PageChoice((40, 50, 20), 0.2, 0)  # 22 tokens
+    assert choice.needs_scores
+    assert chosen_by(choice, 2, 4) == [*range(72, 88), *range(90, 106)]
+    assert chosen_by(choice, 5, 1) == [*range(40, 56), *range(56, 72), *range(106, 110)]  # equal scores: the first page
+    assert len(chosen_by(choice, 3, 5, 0)) == 2 + 4 + 16
+    assert len(chosen_by(choice, 3, 5, 0, 1)) == 22, "the share is reached"
+
+
+def test_first_tokens_are_always_chosen_and_count():
+    choice = PageChoice((40, 50, 20), 0.2, 4)
+    assert choice.always == [*range(40, 44), *range(90, 94)]
+    assert chosen_by(choice, 2) == [*range(40, 44), *range(72, 88), *range(90, 94)]
+    assert chosen_by(choice, 0, 1) == [*range(40, 56), *range(56, 72), *range(90, 94)], "16 of 22 after the first page"
+
+
+@pytest.mark.parametrize("lengths", [(), (40,), (5, 7), (40, 50, 20), (1, 16, 1, 33)])
+@pytest.mark.parametrize("first", [0, 3, 16, 100])
+def test_shares_are_reached_within_a_page(lengths, first):
+    for share in (0, 0.01, 0.15, 0.5, 0.9, 1):
+        choice = PageChoice(lengths, share, first)
+        chosen = [choice.tokens([float(i * i * k % 7) for i in range(len(choice.pages))]) for k in (0, 1, 3)]
+        always = sum(min(first, n) for n in lengths[1:])
+        for tokens in chosen:
+            assert len(tokens) <= choice.max_tokens <= sum(lengths[1:])
+            assert len(tokens) >= min(share * sum(lengths), sum(lengths[1:])) and len(tokens) >= always
+            assert len(tokens) < max(share * sum(lengths) + 16, always + 1)
+        if not choice.needs_scores:
+            assert chosen[0] == chosen[1] == chosen[2]
+
+
+def shown_by(composition: Composition, again: Recomputation) -> tuple[dict[int, int], dict[int, int]]:
+    """Returns the shared tokens and the private tokens at each position that the prompt sees."""
+    stored = tuple(s for s in again.segments if isinstance(s, PartSegment))
+    private: dict[int, int] = {}
+    for segment in again.segments:
+        if isinstance(segment, PrivateSegment):
+            assert segment.length > 0
+            for i in range(segment.length):
+                assert again.positions[segment.slot + i] == segment.position + i not in private
+                private[segment.position + i] = again.tokens[segment.slot + i]
+    return seen_by(stored, composition.parts), private
+
+
+@pytest.mark.parametrize("prefix", [(), PREFIX])
+@pytest.mark.parametrize(
+    ("chosen", "segments"),
+    [
+        ([], 3),
+        ([*range(40, 56)], 4),
+        ([*range(56, 72)], 5),
+        ([*range(40, 56), *range(72, 88)], 6),
+        ([*range(56, 90), *range(90, 106)], 4),  # one run over the end of a document
+        ([*range(20, 110)], 2),  # and over a whole one
+        ([*range(110)], 1),
+        ([0, 109], 5),
+    ],
+)
+def test_chosen_tokens_replace_those_of_the_documents(prefix, chosen, segments):
+    composition = compose([A, B, C], Recovery("guided", prefix))
+    again = recompute(composition, chosen)
+    stored, private = shown_by(composition, again)
+    text = [*prefix, *A, *B, *C]
+    assert sorted([*stored, *private]) == list(range(len(text))) and stored | private == at_positions(text)
+    assert sorted(private) == again.positions == [len(prefix) + i for i in chosen]
+    assert again.indices == [
+        [i for i in range(len(tokens)) if first + i in chosen] for tokens, first in ((A, 0), (B, 40), (C, 90))
+    ]
+    assert len(again.segments) == segments + (len(prefix) > 0)
+    starts = [s.position if isinstance(s, PrivateSegment) else s.base + s.start for s in again.segments]
+    assert starts == sorted(starts)
+
+
+def test_level_guided_stores_what_level_prefix_stores():
+    guided = compose([A, B], Recovery("guided", PREFIX, 20, 0.3))
+    assert guided.parts == compose([A, B], Recovery("prefix", PREFIX)).parts
+    assert guided.choice == PageChoice((40, 50), 0.3, 20) and guided.recomputed_tokens == 0
+    assert compose([A, B], Recovery("guided")).parts == compose([A, B]).parts
+
+
 def identity(part: Part) -> tuple[tuple[int, ...], str]:
     return tuple(part.tokens), part.context
 
@@ -116,6 +224,8 @@ def test_a_request_changes_the_values_that_it_gives():
     assert engines.changed("none").shown_prefix == ()
     assert engines.changed(prefix=[5], overlay_tokens=0) == Recovery("first_page", (5,), 0)
     assert Recovery().changed("prefix", [1]) == Recovery("prefix", (1,))
+    assert engines.changed("guided", share=1) == Recovery("guided", PREFIX, 32, 1.0)
+    assert Recovery("guided", (), 16, 0.3, 50).changed(overlay_tokens=0) == Recovery("guided", (), 0, 0.3, 50)
 
 
 MISTAKES = {
@@ -126,6 +236,12 @@ MISTAKES = {
     "tokens must be a one-dimensional sequence of 64-bit integers": lambda: Recovery("prefix", ("a",)),
     'prefix is given; recovery = "none" does not use it': lambda: Recovery().changed(prefix=[1]),
     'overlay_tokens is given; recovery = "prefix" does not use it': lambda: Recovery().changed("prefix", [1], 16),
+    "share = 1.1; it must be a number, 0 to 1": lambda: Recovery("guided", share=1.1),
+    "share = nan; it must be a number, 0 to 1": lambda: Recovery("guided", share=float("nan")),
+    "share = True; it must be a number, 0 to 1": lambda: Recovery("guided", share=True),
+    "share = '1'; it must be a number, 0 to 1": lambda: Recovery("guided", share="1"),
+    "question_tokens = 0; it must be an integer, at least 1": lambda: Recovery("guided", question_tokens=0),
+    'share is given; recovery = "first_page" does not use it': lambda: Recovery("first_page").changed(share=0.5),
     "a document is empty": lambda: compose([A, []]),
 }
 
