@@ -6,14 +6,14 @@ CacheBlend (arXiv 2405.16444) for the largest deviation of values, APE (arXiv 25
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from lazyrope.recovery import PAGE, PageChoice
 
-from tools.quality.reference import PAGE, Answer, Reference, Stored, Temperature
+from tools.quality.reference import Answer, Reference, Stored, Temperature
 
 # The layers whose values CacheBlend's rule compares: the first one depends on no other document.
 DEVIATION_LAYERS = slice(1, 3)
@@ -51,15 +51,6 @@ class Level:
         return reference.read(request.stored, request.prompt, again, self.temperature), len(again) / total
 
 
-def pages_of(stored: Stored) -> list[range]:
-    """Returns the pages of all documents but the first, which nothing stands before. Each begins with its document."""
-    return [
-        range(begin, min(begin + PAGE, document.stop))
-        for document in stored.documents()[1:]
-        for begin in range(document.start, document.stop, PAGE)
-    ]
-
-
 def first_tokens(count: int) -> Choose:
     """Level 1: the first tokens of each document but the first."""
 
@@ -69,24 +60,19 @@ def first_tokens(count: int) -> Choose:
     return choose
 
 
-def _best_pages(
-    request: Request, share: float, score: Callable[[range], float], always: Sequence[int] = ()
-) -> list[int]:
-    """Returns tokens of the pages with the best scores, until they are ``share`` of all tokens; ``always`` are in."""
-    chosen = set(always)
-    wanted = math.ceil(share * (len(request.stored.ids) - request.stored.prefix))
-    for page in sorted(pages_of(request.stored), key=score, reverse=True):
-        if len(chosen) >= wanted:
-            break
-        chosen.update(page)
-    return sorted(chosen)
+def _best_pages(stored: Stored, share: float, score: Callable[[range], float], first: int = 0) -> list[int]:
+    """Returns the tokens that an engine would choose by these scores of pages. The first ones of documents are in."""
+    choice = PageChoice(tuple(map(len, stored.documents())), share, first)
+    prefix = stored.prefix
+    scores = [score(range(prefix + page.start, prefix + page.stop)) for page in choice.pages]
+    return [prefix + i for i in choice.tokens(scores)]
 
 
 def guided(share: float, first: int = PAGE) -> Choose:
     """Level 2: first pages, and then the pages to which the prompt attends most."""
 
     def choose(request: Request) -> list[int]:
-        return _best_pages(request, share, _sum_over(request.first.mass), first_tokens(first)(request))
+        return _best_pages(request.stored, share, _sum_over(request.first.mass), first)
 
     return choose
 
@@ -100,14 +86,14 @@ def guided_by_both(share: float, first: int = PAGE) -> Choose:
 
     def choose(request: Request) -> list[int]:
         product = request.first.mass * _deviation(request).sqrt()
-        return _best_pages(request, share, _sum_over(product), first_tokens(first)(request))
+        return _best_pages(request.stored, share, _sum_over(product), first)
 
     return choose
 
 
 def at_random(share: float) -> Choose:
     def choose(request: Request) -> list[int]:
-        return _best_pages(request, share, lambda _page: request.rng.random())
+        return _best_pages(request.stored, share, lambda _page: request.rng.random())
 
     return choose
 
@@ -116,7 +102,7 @@ def deviating(share: float) -> Choose:
     """CacheBlend's rule: the pages whose values in the first layers differ most from those of an ordinary prefill."""
 
     def choose(request: Request) -> list[int]:
-        return _best_pages(request, share, _sum_over(_deviation(request)))
+        return _best_pages(request.stored, share, _sum_over(_deviation(request)))
 
     return choose
 

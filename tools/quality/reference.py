@@ -19,7 +19,6 @@ from transformers import AttentionInterface
 from transformers.models.llama.modeling_llama import repeat_kv, rotate_half
 
 NAME = "lazyrope_quality"
-PAGE = 16  # tokens
 
 
 @dataclass(frozen=True)
