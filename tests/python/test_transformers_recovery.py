@@ -187,7 +187,8 @@ def test_requests_of_all_levels_in_a_small_store_equal_requests_alone(model):
     """Documents and overlays are evicted, requests share them, wait for them and are cancelled."""
     rng = random.Random(12)
     corpus = [random_tokens(rng, rng.randint(1, 60)) for _ in range(8)]
-    levels: list[dict[str, Any]] = [{"recovery": "none"}, *LEVELS.values(), {"mode": "full"}]
+    guided = [{"recovery": "guided", "share": 0.4, "prefix": prefix} for prefix in ([], PREFIX)]
+    levels: list[dict[str, Any]] = [{"recovery": "none"}, *LEVELS.values(), *guided, {"mode": "full"}]
     engine = make_engine(model, budget=budget_of(model, 700), max_requests=6, max_pass_tokens=48)
     alone = make_engine(model)
     asked = []
@@ -246,6 +247,8 @@ def test_a_mode_without_recovery_is_refused_by_name(model):
     assert len(engine.score(PROMPT, DOCUMENTS, mode="block", recovery="none").prompt) == len(PROMPT)
     with pytest.raises(lazyrope.SpecError, match=r"prefix = .*; it must be token ids of 0 to 1023"):
         engine.generate(PROMPT, prefix=[1024])
-    with pytest.raises(lazyrope.SpecError, match="recovery = 'guided'; it must be one of none, prefix, first_page"):
-        engine.generate(PROMPT, recovery="guided")
+    with pytest.raises(
+        lazyrope.SpecError, match="recovery = 'ape'; it must be one of none, prefix, first_page, guided"
+    ):
+        engine.generate(PROMPT, recovery="ape")
     assert_nothing_is_held(engine)

@@ -58,11 +58,14 @@ class Expected:
         documents: Those of the tokens of each document as it is stored.
         overlays: Those of the tokens of each document that are computed again, or None.
         prompt: Those of the prompt.
+        mass: The prompt's attention to each token of each document as it is stored, summed over the prompt's tokens,
+            query heads and layers: [tokens] each.
     """
 
     documents: list[torch.Tensor]
     overlays: list[torch.Tensor | None]
     prompt: torch.Tensor
+    mass: list[torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -81,25 +84,42 @@ class Places:
 
 
 def rows_of(
-    prompt: Sequence[int], documents: Sequence[Sequence[int]], prefix: Sequence[int], overlay_tokens: int
+    prompt: Sequence[int],
+    documents: Sequence[Sequence[int]],
+    prefix: Sequence[int],
+    overlay_tokens: int,
+    again: Sequence[Sequence[int]] | None = None,
 ) -> tuple[Rows, Places]:
-    """Returns the rows of a request whose documents are stored after a prefix and begin with overlays."""
+    """Returns the rows of a request whose documents are stored after a prefix and partly computed again.
+
+    Args:
+        prompt: The tokens of the prompt.
+        documents: The tokens of each document.
+        prefix: The tokens that each document has seen.
+        overlay_tokens: The first tokens of each document but the first that are computed again.
+        again: The indices of the tokens of each document that are computed again instead, in ascending order.
+    """
+    if again is None:
+        again = [range(min(overlay_tokens, len(tokens)) if i else 0) for i, tokens in enumerate(documents)]
     rows = Rows()
     shown = [rows.add(prefix, 0, [])]  # the rows that the prompt sees so far
     position = len(prefix)
     stored, overlays = [], []
-    for i, tokens in enumerate(documents):
+    for tokens, chosen in zip(documents, again, strict=True):
         # The document has seen the prefix just before itself, so it has a copy of the prefix there.
         copy = rows.add(prefix, position - len(prefix), [])
         stored.append(rows.add(tokens, position, [copy]))
-        count = min(overlay_tokens, len(tokens)) if i > 0 else 0
-        overlays.append(rows.add(tokens[:count], position, shown) if count else None)
-        shown = [*shown, *([overlays[-1]] if count else []), stored[-1][count:]]
+        first = len(rows.tokens)
+        for index, token in enumerate(tokens):
+            is_again = index in chosen
+            shown = [*shown, rows.add([token], position + index, shown) if is_again else stored[-1][index : index + 1]]
+        overlays.append(range(first, len(rows.tokens)) if chosen else None)
         position += len(tokens)
     return rows, Places(stored, overlays, rows.add(prompt, position, shown))
 
 
 _running: list[Rows] = []
+_weights: list[torch.Tensor] = []  # the weights of each layer, [1, query heads, rows, rows]
 
 
 def run(
@@ -108,22 +128,26 @@ def run(
     documents: Sequence[Sequence[int]],
     prefix: Sequence[int] = (),
     overlay_tokens: int = 0,
+    again: Sequence[Sequence[int]] | None = None,
 ) -> Expected:
-    """Returns the states of a request whose documents are stored after a prefix and begin with overlays."""
-    rows, places = rows_of(prompt, documents, prefix, overlay_tokens)
-    hidden = _hidden(model, rows)
+    """Returns the states of a request whose documents are stored after a prefix and partly computed again."""
+    rows, places = rows_of(prompt, documents, prefix, overlay_tokens, again)
+    hidden, attention = _hidden(model, rows, places.prompt)
 
     def of(some: range) -> torch.Tensor:
         return hidden[some.start : some.stop]
 
     overlays = [None if each is None else of(each) for each in places.overlays]
-    return Expected([of(each) for each in places.documents], overlays, of(places.prompt))
+    mass = [attention[each.start : each.stop] for each in places.documents]
+    return Expected([of(each) for each in places.documents], overlays, of(places.prompt), mass)
 
 
-def _hidden(model: Any, rows: Rows) -> torch.Tensor:
+def _hidden(model: Any, rows: Rows, prompt: range) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the states of all rows, and the attention of the prompt's rows to each row."""
     before = model.config._attn_implementation
     model.config._attn_implementation = NAME
     _running.append(rows)
+    _weights.clear()
     try:
         with torch.no_grad():
             ids, positions = (torch.tensor([x], device=model.device) for x in (rows.tokens, rows.positions))
@@ -131,7 +155,9 @@ def _hidden(model: Any, rows: Rows) -> torch.Tensor:
     finally:
         _running.clear()
         model.config._attn_implementation = before
-    return result.last_hidden_state[0]
+    attention = sum(each[0, :, prompt.start : prompt.stop].float().sum((0, 1)) for each in _weights)
+    assert isinstance(attention, torch.Tensor)
+    return result.last_hidden_state[0], attention.cpu()
 
 
 def _attention(
@@ -143,7 +169,9 @@ def _attention(
     mask = torch.zeros(visible.shape, dtype=query.dtype, device=query.device)
     mask = mask.masked_fill(~visible, torch.finfo(query.dtype).min)[None, None]
     eager = sys.modules[type(module).__module__].eager_attention_forward
-    return eager(module, query, key, value, mask, **named)[0], None
+    out, weights = eager(module, query, key, value, mask, **named)
+    _weights.append(weights)
+    return out, None
 
 
 AttentionInterface.register(NAME, _attention)

@@ -41,6 +41,8 @@ def attach(
     recovery: str = "none",
     prefix: str | Sequence[int] = (),
     overlay_tokens: int = 16,
+    share: float = 0.15,
+    question_tokens: int = 128,
     arch: str | None = None,
     page_size: int = 16,
     max_requests: int = 32,
@@ -73,12 +75,17 @@ def attach(
         recovery: The default level of :mod:`lazyrope.recovery`, which brings answers nearer to those of mode "full".
             "none": a document sees nothing before it. "prefix": each document is computed after the prefix, and
             requests see the prefix once, before all documents. "first_page": as "prefix", if there is a prefix, and
-            the first tokens of each document but the first are computed again over everything before them. A request
-            may choose another level. The modes "lazy" and "full" have all levels, and "full" computes everything
-            again anyway.
+            the first tokens of each document but the first are computed again over everything before them. "guided":
+            the prompt first runs over the stored documents, and the pages of 16 tokens to which it attends most are
+            then computed again as well. A request may choose another level. The modes "lazy" and "full" have all
+            levels, and "full" computes everything again anyway.
         prefix: The tokens, or the text, of the prefix, such as a system prompt.
-        overlay_tokens: The tokens that "first_page" computes again at the beginning of each document but the first.
-            The store keeps them for requests with the same documents before this one.
+        overlay_tokens: The tokens that "first_page" and "guided" compute again at the beginning of each document but
+            the first. Those of "first_page" are stored for requests with the same documents before this one.
+        share: The share of all tokens of the documents that "guided" computes again, 0 to 1, including overlay_tokens.
+            Each request computes them into its own pages, which the budget bounds, too.
+        question_tokens: The last tokens of the prompt whose attention chooses the pages of "guided". More tokens take
+            more time: :mod:`lazyrope.page_mass` says what a measurement costs.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
             PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
         page_size: The tokens of a page, a multiple of 16.
@@ -127,6 +134,8 @@ def attach(
         recovery=recovery,
         prefix=prefix,
         overlay_tokens=overlay_tokens,
+        share=share,
+        question_tokens=question_tokens,
         max_requests=max_requests,
         max_pass_tokens=max_pass_tokens,
         cuda_graphs=cuda_graphs and model.device.type == "cuda" and can_be_captured(model),

@@ -65,6 +65,8 @@ class Engine:
         recovery: str = "none",
         prefix: str | Sequence[int] = (),
         overlay_tokens: int = 16,
+        share: float = 0.15,
+        question_tokens: int = 128,
         max_requests: int = 32,
         max_pass_tokens: int = 8192,
         cuda_graphs: bool = True,
@@ -82,7 +84,9 @@ class Engine:
         self.store = store
         self.tokenizer = tokenizer
         self.mode = mode
-        self.recovery = Recovery(recovery, tuple(self._encode("prefix", prefix)), overlay_tokens)
+        self.recovery = Recovery(
+            recovery, tuple(self._encode("prefix", prefix)), overlay_tokens, share, question_tokens
+        )
         _check_recovers(mode, self.recovery)
         self.max_requests = max_requests
         self.max_pass_tokens = max_pass_tokens
@@ -118,6 +122,7 @@ class Engine:
         recovery: str | None = None,
         prefix: str | Sequence[int] | None = None,
         overlay_tokens: int | None = None,
+        share: float | None = None,
         temperature: float = 0.0,
         stop: Sequence[int] | None = None,
         salt: str = "",
@@ -135,10 +140,12 @@ class Engine:
             max_new_tokens: The most tokens that are generated.
             mode: "lazy", "block", "recompute" or "full", as in :func:`lazyrope.transformers.attach`. The default is
                 the engine's mode.
-            recovery: "none", "prefix" or "first_page", as in :func:`lazyrope.transformers.attach`. The default is the
-                engine's level.
+            recovery: "none", "prefix", "first_page" or "guided", as in :func:`lazyrope.transformers.attach`. The
+                default is the engine's level.
             prefix: The tokens, or the text, before each document when it is computed. The default is the engine's.
-            overlay_tokens: The tokens that "first_page" computes again. The default is the engine's number.
+            overlay_tokens: The first tokens of documents that "first_page" and "guided" compute again. The default is
+                the engine's number.
+            share: The share of the documents' tokens that "guided" computes again. The default is the engine's.
             temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
             stop: The token ids that end the text. The default is the model's end-of-sequence ids.
             salt: A text that separates its documents from those of other salts, for example of other tenants.
@@ -155,7 +162,7 @@ class Engine:
         max_new_tokens, temperature = count, float(temperature)
         ends = stop_ids(self._end_ids() if stop is None else stop)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "stop": ends}
-        how = self._recovery(recovery, prefix, overlay_tokens)
+        how = self._recovery(recovery, prefix, overlay_tokens, share)
         return self._queue(prompt, documents, mode, how, salt=salt, **options)
 
     def score(
@@ -167,7 +174,9 @@ class Engine:
         recovery: str | None = None,
         prefix: str | Sequence[int] | None = None,
         overlay_tokens: int | None = None,
+        share: float | None = None,
         num_logits: int = 0,
+        question_length: int | None = None,
         salt: str = "",
     ) -> Scores:
         """Runs tokens through the model, generates none, and returns the hidden state of each.
@@ -179,15 +188,19 @@ class Engine:
             recovery: As in :meth:`generate`.
             prefix: As in :meth:`generate`.
             overlay_tokens: As in :meth:`generate`.
+            share: As in :meth:`generate`.
             num_logits: The last tokens of the prompt whose logits are returned, too.
+            question_length: The first tokens of the prompt that are the question by which "guided" chooses pages, if an
+                answer follows them. None: all.
             salt: As in :meth:`generate`.
 
         Raises:
             SpecError: A value is not allowed.
         """
         options: dict[str, Any] = {"max_new_tokens": 0, "temperature": 0.0, "stop": frozenset(), "scored": True}
-        how = self._recovery(recovery, prefix, overlay_tokens)
-        generation = self._queue(prompt, documents, mode, how, salt=salt, num_logits=num_logits, **options)
+        how = self._recovery(recovery, prefix, overlay_tokens, share)
+        options |= {"num_logits": num_logits, "question_length": question_length}
+        generation = self._queue(prompt, documents, mode, how, salt=salt, **options)
         generation.result()
         assert generation._layout is not None
         return Scores._of(generation._layout)
@@ -256,8 +269,11 @@ class Engine:
         """The number of queued requests, which have no pages yet."""
         return len(self._waiting)
 
-    def _recovery(self, level: str | None, prefix: str | Sequence[int] | None, overlay_tokens: int | None) -> Recovery:
-        return self.recovery.changed(level, None if prefix is None else self._encode("prefix", prefix), overlay_tokens)
+    def _recovery(
+        self, level: str | None, prefix: str | Sequence[int] | None, overlay_tokens: int | None, share: float | None
+    ) -> Recovery:
+        ids = None if prefix is None else self._encode("prefix", prefix)
+        return self.recovery.changed(level, ids, overlay_tokens, share)
 
     def _queue(
         self,
@@ -265,6 +281,7 @@ class Engine:
         documents: Sequence[str | Sequence[int]],
         mode: str | None,
         recovery: Recovery,
+        question_length: int | None = None,
         **fields: Any,
     ) -> Generation:
         mode = self.mode if mode is None else mode
@@ -276,13 +293,21 @@ class Engine:
         kept = fields.get("num_logits", 0)
         is_count = isinstance(kept, int) and 0 <= kept <= len(own)
         check("num_logits", kept, is_count, f"0 to {len(own)}, the number of the prompt's tokens")
+        end = len(own) if question_length is None else question_length
+        check(
+            "question_length",
+            question_length,
+            isinstance(end, int) and 1 <= end <= len(own),
+            f"1 to {len(own)}, or None",
+        )
+        question = range(max(0, end - recovery.question_tokens), end)
         is_list = isinstance(documents, Iterable) and not isinstance(documents, str | bytes)
         check("documents", documents, is_list, "a list of texts or of token ids; a single one is [text]")
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
         if self.max_model_len is not None:
             sizes = (len(recovery.shown_prefix), sum(map(len, texts)), len(own))
             check_positions(self.max_model_len, *sizes, fields["max_new_tokens"])
-        generation = Generation(self, own, texts, mode=mode, recovery=recovery, **fields)
+        generation = Generation(self, own, texts, mode=mode, recovery=recovery, question=question, **fields)
         with self._arrivals:
             self._waiting.append(generation)
         return generation
@@ -364,6 +389,8 @@ class Engine:
         room = len(generation.prompt) + max(0, generation.max_new_tokens - 1)  # the last token is not stored
         if mode.copies:
             room += composed.position
+        elif composed.choice is not None:
+            room += composed.choice.max_tokens
         parts = composed.parts if mode.shares else ()
         contexts = [part.context for part in parts]
         reserved, generation._run = store.reserve(
@@ -377,7 +404,9 @@ class Engine:
                 self._filling[document] = fill_of(part, document, held, size)
         fills = [self._filling.get(document) for document in held]
         layout = mode.layout(
-            RequestParts(generation.prompt, prefix, texts, composed, held, fills, generation._run, size)
+            RequestParts(
+                generation.prompt, prefix, texts, composed, held, fills, generation._run, size, generation.question
+            )
         )
         generation._layout = layout
         if generation.num_logits:
@@ -414,6 +443,9 @@ class Engine:
             for job in generation._fills:
                 left -= add(job, left)
             if any(job.left > planned.get(id(job), 0) for job in generation._fills):
+                continue
+            if generation._guide is not None:  # the prompt runs once more after this
+                left -= add(generation._guide.job, left)
                 continue
             own = generation._own
             # Each running request has one token reserved, so that a long prefill does not stop requests that decode.
@@ -469,6 +501,8 @@ class Engine:
             if generation is not None:
                 self._receive(generation, token, now)
         for generation in list(self._running):
+            if generation._guide is not None and generation._guide.job.left == 0:
+                generation._guide.choose()
             own = generation._own
             if own.done > 0 and MODES[generation.mode].copies:
                 self._release_documents(generation)

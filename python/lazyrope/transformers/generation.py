@@ -12,7 +12,7 @@ import torch
 from ..documents import Document, PageRun
 from ..errors import SpecError
 from ..recovery import Recovery
-from .layout import Layout
+from .layout import Guide, Layout
 from .work import Job
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Generation:
         salt: The salt of its documents' keys.
         scored: True for a request of :meth:`Engine.score`.
         num_logits: The last tokens of the prompt whose logits are kept.
+        question: The tokens of the prompt whose attention chooses the pages of level "guided".
         tokens: The generated token ids.
         finish_reason: None while the request is not finished, then "stop", "length", "cancelled" or "error".
         error: The error that ended the request, if finish_reason is "error".
@@ -69,6 +70,7 @@ class Generation:
     salt: str
     scored: bool = False
     num_logits: int = 0
+    question: range = range(0)
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     error: BaseException | None = None
@@ -168,9 +170,23 @@ class Generation:
         self.engine.cancel(self)
 
     @property
+    def recomputed(self) -> list[list[int]]:
+        """For each document, the indices of its tokens that the prompt sees computed again, by the request's level.
+
+        Some of level "first_page" may have been stored. It is empty until the request is admitted, and the lists are
+        empty until level "guided" has chosen.
+        """
+        return [list(indices) for indices in self._layout.recomputed] if self._layout else []
+
+    @property
     def _own(self) -> Job:
         assert self._layout is not None
         return self._layout.own
+
+    @property
+    def _guide(self) -> Guide | None:
+        assert self._layout is not None
+        return self._layout.guide
 
     @property
     def _fills(self) -> list[Job]:
@@ -186,9 +202,10 @@ class Scores:
         documents: The hidden states of each document, [tokens, hidden size]. None if the document was stored, or being
             computed, before.
         prompt: The hidden states of the prompt, [tokens, hidden size].
-        overlays: The hidden states of the first tokens of each document that level "first_page" of
-            :mod:`lazyrope.recovery` computes again, [tokens, hidden size]. None if there are none, or if they were
+        overlays: The hidden states of the tokens of each document that levels "first_page" and "guided" of
+            :mod:`lazyrope.recovery` compute again, [tokens, hidden size]. None if there are none, or if they were
             stored, or being computed, before.
+        recomputed: The indices in each document of these tokens, also of those that were stored before.
         logits: The logits after the last tokens of the prompt, as many as were asked for, float32 [tokens, vocabulary
             size]. None if none were.
     """
@@ -196,6 +213,7 @@ class Scores:
     documents: list[Tensor | None]
     prompt: Tensor
     overlays: list[Tensor | None]
+    recomputed: list[list[int]]
     logits: Tensor | None = None
 
     @classmethod
@@ -205,10 +223,14 @@ class Scores:
         def hidden(job: Job | None) -> Tensor | None:
             return torch.cat(job.hidden) if job and job.hidden else None
 
-        own = layout.own
+        own, again = layout.own, hidden(layout.again)
+        counts = [len(indices) for indices in layout.recomputed]
         return cls(
             documents=[hidden(job) for job in layout.documents],
             prompt=hidden(own),
-            overlays=[hidden(job) for job in layout.overlays],
+            overlays=[hidden(job) for job in layout.overlays]
+            if again is None
+            else [part if len(part) else None for part in again.split(counts)],
+            recomputed=[list(indices) for indices in layout.recomputed],
             logits=torch.cat(own.logits) if own.logits else None,
         )

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from .. import _batch
 from ..documents import Document, PageRun
-from ..recovery import Composition, Part, PartSegment
-from .work import Job, Move, Segment
+from ..recovery import Composition, Part, PartSegment, PrivateSegment, recompute
+from .work import Job, Move, Question, Segment, private_segment
 
 
 @dataclass
@@ -20,14 +21,20 @@ class Layout:
         fills: The jobs that must be complete before the prompt runs. A job sees the tokens of earlier jobs alone.
         documents: For each document, the job among the fills that computes it, or None.
         overlays: For each document, the job among the fills that computes its first tokens again, or None.
+        recomputed: For each document, the indices of the tokens that are computed again and that the prompt sees.
         moves: The copies that are made before the prompt runs.
+        guide: Level "guided" before its tokens are chosen: the choice, which adds a job to the fills. Otherwise None.
+        again: The job of the tokens that level "guided" chose, or None.
     """
 
     own: Job
     fills: list[Job]
     documents: list[Job | None]
     overlays: list[Job | None]
+    recomputed: list[Sequence[int]] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
+    guide: Guide | None = None
+    again: Job | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class RequestParts:
         fills: For each stored document, the job that computes it, or None.
         run: The request's own pages.
         page_size: The tokens of a page.
+        question: The tokens of the prompt whose attention guides recovery.
     """
 
     prompt: list[int]
@@ -53,6 +61,7 @@ class RequestParts:
     fills: list[Job | None]
     run: PageRun
     page_size: int
+    question: range
 
     @property
     def bases(self) -> list[int]:
@@ -114,13 +123,91 @@ def _segments(segments: Sequence[PartSegment], stored: Sequence[Document], page_
 def _lazy(parts: RequestParts) -> Layout:
     segments = _segments(parts.composition.segments, parts.stored, parts.page_size)
     own = Job(list(parts.prompt), parts.position, parts.run.first_page, segments=segments)
-    return _layout_of(parts, own)
+    layout = _layout_of(parts, own)
+    choice = parts.composition.choice
+    if choice is not None and choice.needs_scores:
+        layout.guide = Guide(parts, layout)
+    elif choice is not None:
+        _compute_again(parts, layout, choice.tokens([0.0] * len(choice.pages)))
+    return layout
+
+
+class Guide:
+    """Chooses the tokens that level "guided" computes again, by the attention of the question.
+
+    Attributes:
+        job: The job of the prompt up to the end of its question, over the documents as they are stored. It stores its
+            keys where the chosen tokens and the prompt will be stored after it.
+    """
+
+    def __init__(self, parts: RequestParts, layout: Layout) -> None:
+        self._parts = parts
+        self._layout = layout
+        tokens = parts.prompt[: parts.question.stop]
+        question = Question(_pages(parts), parts.question.start)
+        own = layout.own
+        self.job = Job(tokens, own.position, own.first_page, segments=own.segments, question=question)
+
+    def choose(self) -> None:
+        """Adds the job of the chosen tokens to the layout. The guide's job must be complete."""
+        choice, question = self._parts.composition.choice, self.job.question
+        assert choice is not None and question is not None and question.mass is not None
+        _compute_again(self._parts, self._layout, choice.tokens(question.mass.tolist()))
+        self._layout.guide = None
+
+
+def _pages(parts: RequestParts) -> list[_batch.Segment]:
+    """Returns the pages that the request's choice chooses from, as the prompt sees them."""
+    composition = parts.composition
+    assert composition.choice is not None
+    found = []
+    for part, base, text in zip(composition.documents, parts.bases, parts.texts, strict=True):
+        assert part is not None
+        first = base - len(parts.prefix)  # the number of the document's first token among those of all documents
+        found += [
+            _batch.Segment(parts.stored[part], base, page.start - first, len(page))
+            for page in composition.choice.pages
+            if first <= page.start < first + len(text)
+        ]
+    return found
+
+
+def _compute_again(parts: RequestParts, layout: Layout, chosen: Sequence[int]) -> None:
+    """Adds a job that computes the chosen tokens of a request again, and makes the prompt see them."""
+    again = recompute(parts.composition, chosen)
+    layout.recomputed = [*again.indices]
+    if not chosen:
+        return
+    stored = [segment for segment in again.segments if isinstance(segment, PartSegment)]
+    segments = _segments(stored, parts.stored, parts.page_size)
+    layout.again = Job(
+        again.tokens,
+        again.positions[0],
+        parts.run.first_page,
+        segments=[segment for segment in segments if segment.base + segment.start < again.positions[-1]],
+        positions=again.positions,
+        hidden=None if layout.own.hidden is None else [],
+    )
+    layout.fills.append(layout.again)
+    layout.own.slot = len(chosen)
+    layout.own.segments = [_placed(segment, parts) for segment in again.segments]
+
+
+def _placed(segment: PartSegment | PrivateSegment, parts: RequestParts) -> Segment:
+    """Returns a segment of the prompt with its pages."""
+    if isinstance(segment, PartSegment):
+        return _segments([segment], parts.stored, parts.page_size)[0]
+    positions = range(segment.position, segment.position + segment.length)
+    return private_segment(positions, parts.run.first_page, segment.slot, parts.page_size)
 
 
 def _layout_of(parts: RequestParts, own: Job, moves: Sequence[Move] = ()) -> Layout:
     """Returns the layout of a request whose documents are stored."""
-    documents, overlays = map(parts.job_of, parts.composition.documents), map(parts.job_of, parts.composition.overlays)
-    return Layout(own, [job for job in parts.fills if job], [*documents], [*overlays], [*moves])
+    composition = parts.composition
+    documents, overlays = map(parts.job_of, composition.documents), map(parts.job_of, composition.overlays)
+    recomputed = [range(0 if i is None else len(composition.parts[i].tokens)) for i in composition.overlays]
+    fills = [job for job in parts.fills if job]
+    return Layout(own, fills, [*documents], [*overlays], [*recomputed], [*moves])
 
 
 def _after_copies(parts: RequestParts) -> Job:
@@ -141,7 +228,7 @@ def _recompute(parts: RequestParts) -> Layout:
     jobs = [
         Job(text, base, parts.run.first_page, slot=base) for base, text in zip(parts.bases, parts.texts, strict=True)
     ]
-    return Layout(_after_copies(parts), jobs, [*jobs], [None] * len(jobs))
+    return Layout(_after_copies(parts), jobs, [*jobs], *_nothing_again(parts))
 
 
 def _full(parts: RequestParts) -> Layout:
@@ -153,7 +240,12 @@ def _full(parts: RequestParts) -> Layout:
         Job(text, base, parts.run.first_page, slot=base, before=base)
         for base, text in zip((0, *parts.bases), (parts.prefix, *parts.texts), strict=True)
     ]
-    return Layout(_after_copies(parts), [job for job in jobs if job.tokens], [*jobs[1:]], [None] * len(parts.texts))
+    return Layout(_after_copies(parts), [job for job in jobs if job.tokens], [*jobs[1:]], *_nothing_again(parts))
+
+
+def _nothing_again(parts: RequestParts) -> tuple[list[Job | None], list[Sequence[int]]]:
+    """Returns the overlays and the tokens that are computed again of a request without stored documents."""
+    return [None] * len(parts.texts), [()] * len(parts.texts)
 
 
 MODES = {

@@ -17,6 +17,7 @@ from .._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
 from ..documents import DocumentStore
 from .backend import Backend
 from .hook import AttentionCall, attending
+from .measuring import Measurement, measurements
 from .progress import Progress
 from .work import SEGMENTS, SPANS, Packed, Work, pack
 
@@ -103,6 +104,7 @@ class Pass:
         first = backend.kernels[0].attention
         self._append, self._source, self._target = (_GrowingAppend(first, backend.store) for _ in range(3))
         self._moves = False
+        self._measurements: list[Measurement] = []
         self.out: Tensor | None = None
         self.after_layer: Callable[[], object] | None = None
 
@@ -115,6 +117,7 @@ class Pass:
             tokens = sum(move.length for move in work.moves)
             self._source.update("source", tokens, views)
             self._target.update("target", tokens, views)
+        self._measurements = list(measurements(self._backend, work))
 
     @property
     def steps(self) -> tuple[Any, ...]:
@@ -133,7 +136,10 @@ class Pass:
         kernels.attention.append(k, v, *pools, self._append.step, **scales)
         if self._moves:
             kernels.reposition(*pools, self._source.step, self._target.step)
-        out, _ = kernels.attention(q, *pools, step, out=self.out, return_lse=False, sinks=sinks, **scales)
+        measures = bool(self._measurements)
+        out, lse = kernels.attention(q, *pools, step, out=self.out, return_lse=measures, sinks=sinks, **scales)
+        for measurement in self._measurements:
+            measurement.add(layer, q, lse)
         if self.after_layer is not None:
             self.after_layer()
         return out
@@ -266,7 +272,7 @@ class _Graphs:
         is_decode = max_rows == 1 and not work.moves
         if not is_decode and (work.num_tokens > self._max_tokens or len(work.rows) > GRAPH_JOBS):
             return None
-        if any(job.hidden is not None or job.logits_from is not None for job, _ in work.rows):
+        if any(job.hidden is not None or job.logits_from is not None or job.question for job, _ in work.rows):
             return None
         tokens = _power_of_two(work.num_tokens)
         key = (tokens, max_rows > 1, bool(work.moves))

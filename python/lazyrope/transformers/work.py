@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy
+
+from .. import _batch
+from ..recovery import runs_of
 
 Tensor = Any
 
@@ -23,12 +27,30 @@ class Segment:
 
 
 @dataclass
+class Question:
+    """The measurement of a job's attention to pages of the documents that it sees (:mod:`lazyrope.page_mass`).
+
+    Attributes:
+        pages: The pages.
+        first: The index of the first token of the job whose attention counts.
+        mass: The mass of each page, summed over tokens, query heads and layers so far: float32 [pages]. None before the
+            first pass.
+    """
+
+    pages: Sequence[_batch.Segment]
+    first: int
+    mass: Tensor | None = None
+
+
+@dataclass
 class Job:
     """A run of tokens that the model processes in order, in one pass or in several.
 
     Attributes:
         tokens: The token ids. The list grows while a text is generated.
         position: The logical position of tokens[0].
+        positions: The logical position of each token, in ascending order, if they are not consecutive. None: they
+            follow position.
         first_page: The index of the page list that holds their keys and values.
         slot: The slot of tokens[0], counted from the start of that page list.
         before: The number of tokens before tokens[0] in the same page list and at the positions before it. The job
@@ -38,6 +60,7 @@ class Job:
         hidden: The model's last hidden states of each pass, [tokens, hidden size], or None if no one asked for them.
         logits_from: The index of the first token whose logits are kept, or None.
         logits: The kept logits of each pass, float32 [tokens, vocabulary size].
+        question: The measurement of the job's attention to pages, or None.
     """
 
     tokens: list[int]
@@ -50,6 +73,8 @@ class Job:
     hidden: list[Tensor] | None = None
     logits_from: int | None = None
     logits: list[Tensor] = field(default_factory=list)
+    positions: Sequence[int] | None = None
+    question: Question | None = None
 
     @property
     def left(self) -> int:
@@ -59,6 +84,16 @@ class Job:
     def kept(self, n: int) -> range:
         """Returns which of the next n tokens have logits that are kept, counted from the first of them."""
         return range(n if self.logits_from is None else min(n, max(0, self.logits_from - self.done)), n)
+
+    def measured(self, n: int) -> range:
+        """Returns which of the next n tokens have attention that is measured, counted from the first of them."""
+        return range(n if self.question is None else min(n, max(0, self.question.first - self.done)), n)
+
+    def next_positions(self, n: int) -> Sequence[int]:
+        """Returns the logical positions of the next n tokens."""
+        if self.positions is not None:
+            return self.positions[self.done : self.done + n]
+        return range(self.position + self.done, self.position + self.done + n)
 
 
 @dataclass
@@ -137,14 +172,14 @@ def _rows(rows: list[tuple[Job, int]], page_size: int) -> dict[str, Sequence[int
     spans = [0]
     for job, n in rows:
         ids += job.tokens[job.done : job.done + n]
-        first = job.position + job.done
-        positions += range(first, first + n)
-        segments += [*job.segments, _own(job, n, page_size)]
+        positions += job.next_positions(n)
+        segments += [*job.segments, *_own(job, n, page_size)]
         spans.append(len(segments))
     columns = zip(*((s.base, s.start, s.length, s.first_page, s.lead) for s in segments), strict=True)
     lengths = [n for _, n in rows]
     indptr = _indptr(lengths)
-    targets = [(job.position + job.done, job.first_page, job.slot + job.done) for job, _ in rows]
+    # The model has rotated the keys, so append() copies them and does not use the positions of a span's later tokens.
+    targets = [(job.next_positions(n)[0], job.first_page, job.slot + job.done) for job, n in rows]
     return {
         "ids": ids,
         "positions": positions,
@@ -157,14 +192,26 @@ def _rows(rows: list[tuple[Job, int]], page_size: int) -> dict[str, Sequence[int
     }
 
 
-def _own(job: Job, n: int, page_size: int) -> Segment:
-    """Returns the segment of the job's own tokens after this pass.
+def _own(job: Job, n: int, page_size: int) -> list[Segment]:
+    """Returns the segments of the job's own tokens after this pass."""
+    first, slot = job.position - job.before, job.slot - job.before
+    runs = [range(first, job.position + job.done + n)]
+    if job.positions is not None:
+        runs = runs_of(job.positions[: job.done + n])
+    slots = accumulate(map(len, runs), initial=slot)
+    return [private_segment(run, job.first_page, slot, page_size) for run, slot in zip(runs, slots, strict=False)]
 
-    Its base is 0, for these keys are rotated by their logical positions.
+
+def private_segment(positions: range, first_page: int, slot: int, page_size: int) -> Segment:
+    """Returns a segment of private tokens. Its base is 0, for these keys are rotated by their logical positions.
+
+    Args:
+        positions: The logical positions of the tokens.
+        first_page: The index of the page list that holds them.
+        slot: The slot of the first token, counted from the start of that page list.
+        page_size: The tokens of a page.
     """
-    slot = job.slot - job.before
-    length = job.before + job.done + n
-    return Segment(0, job.position - job.before, length, job.first_page + slot // page_size, slot % page_size)
+    return Segment(0, positions.start, len(positions), first_page + slot // page_size, slot % page_size)
 
 
 def _append(name: str, lengths: list[int], rows: Sequence[tuple[int, ...]]) -> dict[str, Sequence[int]]:

@@ -1,0 +1,215 @@
+"""The engine at level "guided" of recovery: what the question reads, what is chosen, and what is computed again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lazyrope
+import pytest
+import torch
+from lazyrope.recovery import PageChoice
+
+pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
+
+from tests.conftest import HAS_GPU
+from tests.python.test_transformers_recovery import Spy, as_served, assert_equal, needs_float32
+from tests.support import recovery_mask
+from tests.support.serving import assert_near, assert_nothing_is_held, make_engine, random_token_lists
+from tools.quality import levels
+from tools.quality.reference import Reference
+
+# These models have RoPE alone, windows with a softcap, and sinks.
+TYPES = ("llama", "gemma2", "gpt_oss")
+PREFIX, PROMPT, *DOCUMENTS = random_token_lists(11, 21, 12, 33, 50, 9, 40)
+LENGTHS = tuple(map(len, DOCUMENTS))
+SHARE = 0.45
+
+
+class Masses:
+    """Records the masses by which an engine chooses."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.given: list[list[float]] = []
+        tokens = PageChoice.tokens
+
+        def record(choice: PageChoice, scores: Any) -> list[int]:
+            self.given.append(list(scores))
+            return tokens(choice, scores)
+
+        patch.setattr(PageChoice, "tokens", record)
+
+
+def expected_masses(
+    model: Any, choice: PageChoice, prefix: list[int], question: list[int], own: slice = slice(None)
+) -> list[float]:
+    """Returns the mass of each page by an explicit mask, over the documents as they are stored."""
+    whole = recovery_mask.run(model, question, DOCUMENTS, prefix)
+    every = torch.cat(whole.mass)
+    if own != slice(None):  # without the attention of the tokens that do not count
+        every = every - torch.cat(recovery_mask.run(model, question[: own.start], DOCUMENTS, prefix).mass)
+    return [float(every[page.start : page.stop].sum()) for page in choice.pages]
+
+
+@needs_float32
+@pytest.mark.parametrize(
+    "options", [{}, {"prefix": PREFIX, "page_size": 48, "overlay_tokens": 5}], ids=["plain", "pages of 48 tokens"]
+)
+@pytest.mark.parametrize("model_type", TYPES)
+def test_the_engine_equals_an_explicit_mask(model_type, options, monkeypatch):
+    """The masses, the choice by them, and the states of all tokens, also in passes that cut them."""
+    model = as_served(model_type)
+    prefix = options.get("prefix", [])
+    choice = PageChoice(LENGTHS, SHARE, options.get("overlay_tokens", 16))
+    masses = Masses(monkeypatch)
+    expected = expected_masses(model, choice, prefix, PROMPT)
+    chosen = choice.tokens(expected)
+    for cut in ({}, {"max_pass_tokens": 17, "max_requests": 2}):
+        engine = make_engine(model, recovery="guided", share=SHARE, **options, **cut)
+        for _ in ("new", "stored"):
+            masses.given.clear()
+            scores = engine.score(PROMPT, DOCUMENTS)
+            torch.testing.assert_close(torch.tensor(masses.given), torch.tensor([expected]), atol=1e-4, rtol=1e-3)
+            firsts = [sum(LENGTHS[:i]) for i in range(len(LENGTHS))]
+            assert [first + i for first, own in zip(firsts, scores.recomputed, strict=True) for i in own] == chosen
+            states = recovery_mask.run(model, PROMPT, DOCUMENTS, prefix, again=scores.recomputed)
+            assert_equal(scores, states)
+            assert [hidden is None for hidden in scores.overlays] == [not own for own in scores.recomputed]
+        assert_nothing_is_held(engine)
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss"])
+def test_kernels_equal_an_explicit_mask(model_type):
+    """The kernels run on a GPU or in the emulator."""
+    model, exact = (as_served(model_type, dtype, num_hidden_layers=2) for dtype in (torch.bfloat16, torch.float32))
+    engine = make_engine(
+        model, arch=None if HAS_GPU else "emu:sm_80", recovery="guided", share=SHARE, prefix=PREFIX, overlay_tokens=3
+    )
+    scores = engine.score(PROMPT, DOCUMENTS)
+    assert sum(map(len, scores.recomputed)) >= SHARE * sum(LENGTHS)
+    expected, eager = (recovery_mask.run(m, PROMPT, DOCUMENTS, PREFIX, again=scores.recomputed) for m in (exact, model))
+    assert_equal(scores, expected, eager)
+
+
+@needs_float32
+@pytest.mark.parametrize("prefix", [[], PREFIX], ids=["no prefix", "prefix"])
+@pytest.mark.parametrize(("share", "first"), [(0.15, 0), (0.3, 3), (0.45, 16), (0.6, 16)])
+def test_choice_and_logits_equal_those_that_the_quality_is_measured_by(prefix, share, first):
+    """The figures of ``python -m tools.quality`` come from a reference of its own, so they hold for the engine."""
+    model = as_served("llama")
+    engine, reference = make_engine(model, recovery="guided", prefix=prefix), Reference(model)
+    scores = engine.score(PROMPT, DOCUMENTS, share=share, overlay_tokens=first, num_logits=len(PROMPT))
+    stored = reference.store(prefix, DOCUMENTS, behind_prefix=True)
+    request = levels.Request(stored, PROMPT, reference.read(stored, PROMPT, wants_mass=True), [], None)
+    chosen = levels.guided(share, first)(request)
+    again = zip(stored.documents(), scores.recomputed, strict=True)
+    assert [document[i] for document, own in again for i in own] == chosen
+    assert_near(scores.logits, reference.read(stored, PROMPT, chosen).logits)
+
+
+@pytest.mark.parametrize("prefix", [[], PREFIX], ids=["no prefix", "prefix"])
+def test_the_ends_of_the_share_equal_other_levels(model, prefix, monkeypatch):
+    """No pages, first pages alone and all pages. None of them needs a pass of the question."""
+    engine = make_engine(model, prefix=prefix)
+    engine.score(PROMPT, DOCUMENTS, recovery="guided", share=0, overlay_tokens=0)
+    spy = Spy(engine, monkeypatch)
+    without: dict[str, Any] = {"recovery": "prefix"} if prefix else {"recovery": "none"}
+    others: list[tuple[dict[str, Any], float, int]] = [
+        (without, 0, 0),
+        ({"recovery": "first_page", "overlay_tokens": 16}, 0, 16),
+        ({"recovery": "first_page", "overlay_tokens": 1000}, 1, 16),
+        ({"recovery": "first_page", "overlay_tokens": 1000}, 0, 1000),
+    ]
+    for options, share, first in others:
+        expected = engine.score(PROMPT, DOCUMENTS, **options)
+        spy.passes.clear()
+        given = engine.score(PROMPT, DOCUMENTS, recovery="guided", share=share, overlay_tokens=first)
+        again = [token for document in DOCUMENTS[1:] for token in document[: 50 if share else first]]
+        assert spy.passes == [[again, PROMPT] if again else [PROMPT]]
+        assert given.recomputed == expected.recomputed
+        assert (given.prompt - expected.prompt).norm() < (2e-2 if HAS_GPU else 1e-4) * expected.prompt.norm()
+    full = engine.score(PROMPT, DOCUMENTS, mode="full", recovery="guided")
+    assert full.recomputed == [[], [], [], []] and full.overlays == [None] * 4
+    assert (given.prompt - full.prompt).norm() < (2e-2 if HAS_GPU else 1e-4) * full.prompt.norm()
+
+
+def test_the_question_runs_first_and_then_the_chosen_tokens_with_the_prompt(model, monkeypatch):
+    engine = make_engine(model, recovery="guided", share=SHARE)
+    spy = Spy(engine, monkeypatch)
+    generation = engine.generate(PROMPT, DOCUMENTS, max_new_tokens=2, stop=[])
+    assert generation.recomputed == []
+    generation.result()
+    again = [d[i] for d, own in zip(DOCUMENTS, generation.recomputed, strict=True) for i in own]
+    assert spy.passes == [[*DOCUMENTS, PROMPT], [again, PROMPT], [generation.tokens[:1]]]
+    assert SHARE * sum(LENGTHS) <= len(again) < SHARE * sum(LENGTHS) + 16
+    assert all({*range(min(16, n))} <= {*own} for n, own in zip(LENGTHS[1:], generation.recomputed[1:], strict=True))
+    stats = engine.store.stats
+    assert (stats.documents, stats.private_bytes) == (len(DOCUMENTS), 0), "only the shared documents are stored"
+    spy.passes.clear()
+    moved = DOCUMENTS[::-1]
+    both = [engine.generate(PROMPT, texts, max_new_tokens=1, stop=[]) for texts in (moved, DOCUMENTS)]
+    engine.run()
+    assert [generation.hits for generation in both] == [4, 4]
+    assert spy.passes[0] == [PROMPT, PROMPT] and [len(each) for each in spy.passes] == [2, 4]
+    assert both[1].tokens == generation.tokens[:1] and both[1].recomputed == generation.recomputed
+    assert_nothing_is_held(engine)
+
+
+@pytest.mark.parametrize("documents", [[], DOCUMENTS[:1]], ids=["no documents", "one document"])
+def test_nothing_is_chosen_without_a_second_document(model, documents, monkeypatch):
+    engine = make_engine(model, recovery="guided", prefix=PREFIX)
+    spy = Spy(engine, monkeypatch)
+    given = engine.score(PROMPT, documents)
+    assert spy.passes == [[PREFIX, *documents, PROMPT]] and given.recomputed == [[]] * len(documents)
+    assert torch.equal(given.prompt, engine.score(PROMPT, documents, recovery="prefix").prompt) or HAS_GPU
+
+
+@needs_float32
+def test_the_question_is_the_end_of_the_prompt_or_what_comes_before_the_answer(monkeypatch):
+    model = as_served("llama")
+    choice = PageChoice(LENGTHS, SHARE, 16)
+    masses = Masses(monkeypatch)
+    engine = make_engine(model, recovery="guided", share=SHARE, question_tokens=5)
+    engine.score(PROMPT, DOCUMENTS)
+    engine.score([*PROMPT, 1, 2, 3], DOCUMENTS, question_length=len(PROMPT))
+    expected = expected_masses(model, choice, [], PROMPT, slice(len(PROMPT) - 5, None))
+    torch.testing.assert_close(torch.tensor(masses.given), torch.tensor([expected] * 2), atol=1e-4, rtol=1e-3)
+
+
+def test_a_request_is_cancelled_at_any_step(model):
+    engine = make_engine(model, recovery="guided", share=SHARE, max_pass_tokens=33)
+    expected = engine.generate(PROMPT, DOCUMENTS, max_new_tokens=2, stop=[]).result()
+    engine.store.clear()
+    for steps in range(12):
+        generation = engine.generate(PROMPT, DOCUMENTS, max_new_tokens=2, stop=[])
+        for _ in range(steps):
+            engine.step()
+        generation.cancel()
+        assert_nothing_is_held(engine)
+    assert generation.finish_reason == "length" and generation.tokens == expected
+
+
+def test_an_error_of_the_model_ends_the_request(model, monkeypatch):
+    engine = make_engine(model, recovery="guided", share=SHARE)
+    generation = engine.generate(PROMPT, DOCUMENTS)
+    monkeypatch.setattr("lazyrope.transformers.measuring.Measurement.add", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.run()
+    assert generation.finish_reason == "error"
+    assert_nothing_is_held(engine)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share": 2}, "share = 2; it must be a number, 0 to 1"),
+        ({"recovery": "first_page", "share": 0.5}, 'share is given; recovery = "first_page" does not use it'),
+        ({"mode": "block"}, 'mode = "block" with recovery = "guided"; the modes with recovery are: lazy, full'),
+        ({"question_length": 0}, "question_length = 0; it must be 1 to 12, or None"),
+        ({"question_length": 13}, "question_length = 13; it must be 1 to 12, or None"),
+    ],
+)
+def test_mistakes_are_refused(model, options, message):
+    engine = make_engine(model, recovery="guided")
+    with pytest.raises(lazyrope.SpecError, match=message):
+        engine.score(PROMPT, DOCUMENTS, **options)
+    assert_nothing_is_held(engine)
