@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import lazyrope
@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
+from lazyrope.recovery import PageChoice
 from lazyrope.transformers import Assessment, LevelResult, Sample
 
 from tests.conftest import HAS_GPU
@@ -20,6 +21,7 @@ from tests.support.serving import assert_nothing_is_held, budget_of, make_engine
 from tests.support.tiny_models import tiny_model
 
 PREFIX, ANSWER, FIRST, SECOND, *TEXTS = random_token_lists(21, 12, 5, 7, 9, 30, 40, 25)
+SHARE = 0.5  # more than the documents' first tokens
 SAMPLES = [Sample(FIRST, TEXTS, ANSWER), Sample(SECOND, TEXTS[::-1])]
 needs_float32 = pytest.mark.skipif(HAS_GPU, reason="the kernels do not support float32")
 
@@ -30,14 +32,28 @@ def capped() -> Any:
     return tiny_model("gemma2", torch.bfloat16 if HAS_GPU else torch.float32, "cuda" if HAS_GPU else "cpu")
 
 
-def log_probabilities(model: Any, tokens: list[int], count: int, texts: list[list[int]], level: str) -> torch.Tensor:
-    """Computes those after the last tokens by the reference of recovery."""
+def chosen_of(model: Any, prompt: list[int], texts: list[list[int]]) -> list[list[int]]:
+    """Returns the tokens of each document that level "guided" computes again: the choice knows no answer."""
+    choice = PageChoice(tuple(map(len, texts)), SHARE, 16)
+    assert choice.needs_scores
+    mass = torch.cat(recovery_mask.run(model, prompt, texts, PREFIX).mass)
+    chosen = choice.tokens([float(mass[page.start : page.stop].sum()) for page in choice.pages])
+    ends = [0, *accumulate(map(len, texts))]
+    return [[i - begin for i in chosen if begin <= i < end] for begin, end in pairwise(ends)]
+
+
+def log_probabilities(
+    model: Any, prompt: list[int], answer: list[int], texts: list[list[int]], level: str
+) -> torch.Tensor:
+    """Computes those before and after each token of an answer by the reference of recovery."""
     prefix, documents, overlay_tokens = PREFIX, texts, 16 if level == "first_page" else 0
+    again = chosen_of(model, prompt, texts) if level == "guided" else None
     if level == "none":
         prefix, documents = [], [PREFIX, *texts]
     elif level == "full":
         overlay_tokens = 1000
-    states = recovery_mask.run(model, tokens, documents, prefix, overlay_tokens).prompt[-count:]
+    states = recovery_mask.run(model, [*prompt, *answer], documents, prefix, overlay_tokens, again).prompt
+    states = states[len(prompt) - 1 :]
     cap = model.config.final_logit_softcapping
     with torch.no_grad():
         return (torch.tanh(model.lm_head(states) / cap) * cap).log_softmax(-1)
@@ -48,16 +64,16 @@ def expected_of(model: Any, level: str) -> LevelResult:
     for sample in SAMPLES:
         answer: list[int] = []
         for _ in range(3):
-            row = log_probabilities(model, [*sample.prompt, *answer], 1, sample.documents, "full")
+            row = log_probabilities(model, sample.prompt, answer, sample.documents, "full")[-1]
             answer.append(int(row.argmax()))
-        both = [
-            log_probabilities(model, [*sample.prompt, *answer], 4, sample.documents, each) for each in ("full", level)
-        ]
+        both = [log_probabilities(model, sample.prompt, answer, sample.documents, each) for each in ("full", level)]
         kl.append((both[0].exp() * (both[0] - both[1])).sum(-1))
         agrees.append(both[0].argmax(-1) == both[1].argmax(-1))
-    given = log_probabilities(model, [*FIRST, *ANSWER[:-1]], len(ANSWER), TEXTS, level)
+    given = log_probabilities(model, FIRST, ANSWER[:-1], TEXTS, level)
     nll = -sum(float(row[token]) for row, token in zip(given, ANSWER, strict=True))
     every = torch.cat(kl)
+    chosen = [chosen_of(model, sample.prompt, sample.documents) for sample in SAMPLES] if level == "guided" else []
+    guided = sum(len(own) for documents in chosen for own in documents) / (2 * (12 + 95))
     return LevelResult(
         level,
         sum(bool(row[0]) for row in agrees) / len(agrees),
@@ -66,16 +82,16 @@ def expected_of(model: Any, level: str) -> LevelResult:
         float(every.quantile(0.99)),
         math.exp(nll / len(ANSWER)),
         0.0,
-        {"none": 0.0, "prefix": 0.0, "first_page": 2 * 16 / (12 + 95), "full": 1.0}[level],
+        {"none": 0.0, "prefix": 0.0, "first_page": 2 * 16 / (12 + 95), "guided": guided, "full": 1.0}[level],
     )
 
 
 @needs_float32
 def test_an_assessment_equals_the_reference_of_recovery(capped, monkeypatch):
     monkeypatch.setattr(capped.generation_config, "eos_token_id", None)
-    engine = make_engine(capped, prefix=PREFIX)
+    engine = make_engine(capped, prefix=PREFIX, share=SHARE)
     found = engine.assess(SAMPLES, max_new_tokens=3)
-    assert [row.level for row in found.levels] == ["none", "prefix", "first_page", "full"]
+    assert [row.level for row in found.levels] == ["none", "prefix", "first_page", "guided", "full"]
     for row in found.levels:
         expected = expected_of(capped, row.level)
         assert row.first_token_agreement == expected.first_token_agreement
@@ -92,15 +108,16 @@ def test_overlays_of_whole_documents_are_recommended_where_nothing_else_is_near(
     engine = make_engine(model, overlay_tokens=100)
     samples = [{"prompt": FIRST, "documents": TEXTS}]
     near = engine.assess(samples, max_new_tokens=2, max_kl=1e-2 if HAS_GPU else 1e-6)
-    assert [row.level for row in near.levels] == ["none", "first_page", "full"]
+    assert [row.level for row in near.levels] == ["none", "first_page", "guided", "full"]
     assert near.recommended == "first_page" and near.levels[0].perplexity is None
     assert engine.assess(samples, max_new_tokens=2, max_kl=1e9).recommended == "none"
-    some = make_engine(model, overlay_tokens=0).assess(samples, max_new_tokens=2, max_kl=0)
+    some = make_engine(model, overlay_tokens=0, share=0).assess(samples, max_new_tokens=2, max_kl=0)
     assert some.recommended is None and some.levels[0].mean_kl == pytest.approx(some.levels[1].mean_kl, rel=1e-3)
+    assert some.levels[2].mean_kl == pytest.approx(some.levels[0].mean_kl, rel=1e-3)
 
 
 def test_times_are_of_stored_documents_and_new_overlays(model, monkeypatch):
-    engine = make_engine(model, overlay_tokens=16)
+    engine = make_engine(model, overlay_tokens=16, share=SHARE)
     computed: list[int] = []
     run = engine._runner.run
 
@@ -112,8 +129,12 @@ def test_times_are_of_stored_documents_and_new_overlays(model, monkeypatch):
     monkeypatch.setattr(engine._runner, "run", count)
     engine.assess([Sample(FIRST, TEXTS)], max_new_tokens=1)
     tokens, once = sum(map(len, TEXTS)), len(FIRST)
-    # In order: the ordinary prefill, "first_page" without and with overlays, "none" twice. The first run warms up.
-    assert computed == 2 * [tokens + once, tokens + once, 32 + once, once, once]
+    again = computed[3] - once
+    assert SHARE * tokens <= again < SHARE * tokens + 16
+    guided = [tokens + once, once, again + once, once]
+    # In order: the ordinary prefill; "guided" that stores the documents, its question, its tokens with the prompt, and
+    # the question of its scores; "first_page" without and with overlays; "none" twice. The first run warms up.
+    assert computed == 2 * [tokens + once, *guided, once, 32 + once, once, once]
 
 
 def test_an_assessment_is_shown_as_a_table():

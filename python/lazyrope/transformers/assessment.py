@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import SpecError
-from ..recovery import Recovery, compose
+from ..recovery import Recovery
 from .arguments import check, is_finite
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .generation import Scores
 
 Tensor = Any
 FULL = "full"
+# The parameters with which a level stores documents and computes nothing again.
+NOTHING_AGAIN = {"first_page": {"overlay_tokens": 0}, "guided": {"overlay_tokens": 0, "share": 0}}
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,9 @@ class LevelResult:
         p99_kl: The 99th percentile of the same, in nats.
         perplexity: The perplexity of the given answers, or None if no sample has one.
         first_token_ms: The median time from the arrival of a request to its first token, in milliseconds. All documents
-            are stored, and overlays are not.
-        recomputed_share: The tokens that are computed again, as a share of all tokens before the prompts.
+            are stored, and what a level computes again is not.
+        recomputed_share: The tokens that are computed again, as a share of all tokens before the prompts. The pass of
+            the question at level "guided" does not count.
     """
 
     level: str
@@ -187,16 +191,16 @@ class Assessor:
             tally = self._tallies[way.name]
             if way.name != FULL:
                 self._measure_time(way, prompt, texts)
-            logits = self._logits(way, [*prompt, *reference], texts, len(reference) + 1)
+            scores = self._score(way, prompt, reference, texts)
+            logits = _log_probabilities(scores)
             exact = logits if exact is None else exact
             _compare(tally, exact, logits)
             if answer:
-                given = self._logits(way, [*prompt, *answer[:-1]], texts, len(answer))
-                tally.nll += _nll(given, answer)
+                tally.nll += _nll(_log_probabilities(self._score(way, prompt, answer[:-1], texts)), answer)
                 tally.answer_tokens += len(answer)
-            composition = compose(texts, way.recovery)
-            tally.context += composition.position
-            tally.recomputed += composition.position if way.name == FULL else composition.recomputed_tokens
+            context = len(way.recovery.shown_prefix) + sum(map(len, texts))
+            tally.context += context
+            tally.recomputed += context if way.name == FULL else sum(map(len, scores.recomputed))
 
     def _texts(self, way: _Way, documents: list[list[int]]) -> list[list[int]]:
         return [list(self._engine.recovery.prefix), *documents] if way.shows_prefix else documents
@@ -214,23 +218,27 @@ class Assessor:
 
     def _measure_time(self, way: _Way, prompt: list[int], texts: list[list[int]]) -> None:
         """Measures the time to the first token over stored documents."""
-        stored = way.options | ({"overlay_tokens": 0} if way.name == "first_page" else {})
-        for options in (stored, way.options):
+        for options in (way.options | NOTHING_AGAIN.get(way.name, {}), way.options):
             generation = self._engine.generate(prompt, texts, max_new_tokens=1, salt=self._salt, stop=[], **options)
             generation.result()
         assert generation.first_token is not None
         self._tallies[way.name].seconds.append(generation.first_token - generation.arrival)
 
-    def _logits(self, way: _Way, tokens: list[int], texts: list[list[int]], count: int) -> Tensor:
-        """Returns the log-probabilities after the last tokens, float32 [count, vocabulary size]."""
-        scores = self._engine.score(tokens, texts, num_logits=count, salt=self._salt, **way.options)
-        assert scores.logits is not None
-        return scores.logits.log_softmax(-1)
+    def _score(self, way: _Way, prompt: list[int], answer: list[int], texts: list[list[int]]) -> Scores:
+        """Returns the scores with the logits before and after each token of an answer, which no level may look at."""
+        return self._engine.score(
+            [*prompt, *answer],
+            texts,
+            num_logits=len(answer) + 1,
+            question_length=len(prompt),
+            salt=self._salt,
+            **way.options,
+        )
 
 
 def _ways(recovery: Recovery) -> list[_Way]:
     """Returns the levels in the order of their cost, and the ordinary prefill. All show the same text."""
-    levels = ["none", *(["prefix"] if recovery.prefix else []), "first_page"]
+    levels = ["none", *(["prefix"] if recovery.prefix else []), "first_page", "guided"]
     ways = [
         _Way(
             level,
@@ -242,6 +250,12 @@ def _ways(recovery: Recovery) -> list[_Way]:
     ]
     none = Recovery()
     return [*ways, _Way(FULL, {"mode": FULL, "recovery": "none"}, none, bool(recovery.prefix))]
+
+
+def _log_probabilities(scores: Scores) -> Tensor:
+    """Returns the log-probabilities of the kept logits, float32 [tokens, vocabulary size]."""
+    assert scores.logits is not None
+    return scores.logits.log_softmax(-1)
 
 
 def _compare(tally: _Tally, exact: Tensor, given: Tensor) -> None:
