@@ -67,9 +67,12 @@ def check_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     stats = names["engine"].store.stats
     # The store has both documents alone and after the prefix, the prefix, and an overlay of the second document.
     assert len(names["recovered"].tokens) == 32 and names["recovered"].recovery.level == "first_page"
+    rules, hours = names["guided"].documents
+    again = sum(map(len, names["guided"].recomputed))
+    assert names["guided"].recomputed[0] == [] and again >= min(len(hours), 0.5 * (len(rules) + len(hours)))
     # The assessment has both documents and an overlay, once to warm up and once to measure.
     assert stats.documents == 6 + 2 * 3 and stats.bytes_copied == 0
-    assert [row.level for row in names["assessment"].levels] == ["none", "first_page", "full"]
+    assert [row.level for row in names["assessment"].levels] == ["none", "first_page", "guided", "full"]
 
 
 def check_torch_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
