@@ -9,7 +9,8 @@ import pytest
 import torch
 from lazyrope import eager
 from lazyrope.documents import DocumentStore
-from lazyrope.recovery import Recovery, compose
+from lazyrope.page_mass import PageMass
+from lazyrope.recovery import Composition, PartSegment, PrivateSegment, Recovery, compose, recompute
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
@@ -102,7 +103,59 @@ class OwnEngine:
         self.store.free(run)
         return texts, list(hidden.split([len(tokens) for tokens in texts]))
 
-    def _run(self, texts: list[list[int]], requests: list[lazyrope.Request], own: list[object]) -> torch.Tensor:
+    def serve_guided(
+        self, prompt: list[int], documents: list[list[int]], recovery: Recovery
+    ) -> tuple[torch.Tensor, torch.Tensor, list[list[int]]]:
+        """Serves stored documents. Returns the masses, the states of the second pass, and the recomputed indices.
+
+        The first pass has the prompt alone, the second one the chosen tokens and the prompt as one request.
+        """
+        composition = compose(documents, recovery)
+        choice = composition.choice
+        reserved, run = self.store.reserve(
+            composition.tokens, choice.max_tokens + len(prompt), contexts=composition.contexts
+        )
+        stored = [document for document, is_new in reserved if not is_new]
+        assert len(stored) == len(composition.parts)
+        positions = range(composition.position, composition.position + len(prompt))
+
+        def segment_of(s: PartSegment | PrivateSegment) -> lazyrope.Segment:
+            if isinstance(s, PrivateSegment):
+                return lazyrope.Segment(run, s.position - s.slot, s.slot, s.length)
+            return lazyrope.Segment(stored[s.part], s.base, s.start, s.length)
+
+        def request_of(tokens: int, segments: tuple[PartSegment | PrivateSegment, ...], before: list[int]) -> object:
+            own = lazyrope.Segment(run, composition.position - tokens, tokens, len(prompt))
+            return lazyrope.Request([*before, *positions], [*map(segment_of, segments), own])
+
+        pages = self._pages(composition, stored)
+        plan = PageMass(self.kernel, list(positions), pages, self.store.pages, page_size=self.store.page_size)
+        self.masses = torch.zeros(len(pages))
+        self._run([prompt], [request_of(0, composition.segments, [])], [run], plan)
+        again = recompute(composition, choice.tokens(self.masses.tolist()))
+        second = request_of(len(again.tokens), again.segments, again.positions)
+        hidden = self._run([[*again.tokens, *prompt]], [second], [run])
+        for document in stored:
+            self.store.release(document)
+        self.store.free(run)
+        return self.masses, hidden, again.indices
+
+    def _pages(self, composition: Composition, stored: list[object]) -> list[lazyrope.Segment]:
+        """Returns the pages to choose from. The prompt sees each document as one segment."""
+        prefix = composition.position - sum(composition.choice.lengths)
+        found = []
+        for page in composition.choice.pages:
+            [s] = [s for s in composition.segments if 0 <= prefix + page.start - s.base < s.length]
+            found.append(lazyrope.Segment(stored[s.part], s.base, prefix + page.start - s.base, len(page)))
+        return found
+
+    def _run(
+        self,
+        texts: list[list[int]],
+        requests: list[lazyrope.Request],
+        own: list[object],
+        question: PageMass | None = None,
+    ) -> torch.Tensor:
         step = self.kernel.plan(lazyrope.batch(requests, self.store.pages), page_size=self.store.page_size)
         ends = torch.tensor([0, *(len(tokens) for tokens in texts)]).cumsum(0).tolist()
         zeros = ints([0] * len(texts))
@@ -114,7 +167,10 @@ class OwnEngine:
             q, k, v = (split(x @ weight) for weight in layer[:3])
             pools = self.store.k_pool(i), self.store.v_pool(i)
             self.kernel.append(k, v, *pools, writes)  # all keys of the layer are stored before any token attends
-            x = x + self.kernel(q, *pools, step)[0].flatten(1) @ layer[3]
+            out, lse = self.kernel(q, *pools, step)
+            if question is not None:
+                self.masses += question(q, *pools, lse)
+            x = x + out.flatten(1) @ layer[3]
         return x
 
 
@@ -142,4 +198,21 @@ def test_an_engine_of_ones_own_serves_compositions(model, recovery):
             assert min(errors) < 1e-5, errors
         count = len(engine.serve(prompt, documents, recovery)[0])
         assert count == 1, "everything but the prompt is stored"
+    engine.store.check()
+
+
+@pytest.mark.parametrize("prefix", [(), (7, 8, 9)], ids=["no prefix", "prefix"])
+def test_an_engine_of_ones_own_computes_guided_pages_again(model, prefix):
+    generator = torch.Generator().manual_seed(7)
+    a, b, c, prompt = (torch.randint(VOCABULARY, (n,), generator=generator).tolist() for n in (33, 40, 18, 5))
+    engine = OwnEngine(model)
+    engine.serve(prompt, [a, b, c], Recovery("guided", prefix))  # stores the documents
+    documents = [c, a, b]
+    masses, hidden, again = engine.serve_guided(prompt, documents, Recovery("guided", prefix, 4, share=0.4))
+    assert 0 < float(masses.sum()) < LAYERS * HEADS * len(prompt) and len(masses.unique()) == len(masses)
+    assert 0.4 * 91 <= sum(map(len, again)) < 0.4 * 91 + 16
+    rows, places = rows_of(prompt, documents, prefix, 0, again)
+    exact = expected_of(model, rows)
+    expected = torch.cat([exact[each.start : each.stop] for each in (*places.overlays, places.prompt) if each])
+    assert (hidden - expected).norm() < 1e-5 * expected.norm()
     engine.store.check()
