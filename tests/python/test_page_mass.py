@@ -124,6 +124,13 @@ def test_the_mass_is_the_sum_of_the_weights(changes, page_size):
         assert float(found.sum()) == pytest.approx(HEADS * len(POSITIONS), rel=1e-5)
 
 
+def test_a_question_that_sees_nothing_has_no_mass():
+    problem = Problem(eager.compile(spec_of(mask="sliding_window", window=1)), 16)
+    _, lse = problem.attend(problem.segments)
+    assert lse.isneginf().all()
+    assert (problem.mass(pages_of_all(problem.segments)) == 0).all()
+
+
 @pytest.mark.parametrize("rows", [1, 4, 9, 20, 1000])
 def test_calls_that_are_bounded_give_the_same(rows):
     """The rows of all requests of a call are bounded: less than the question, some pages, or all."""

@@ -65,6 +65,9 @@ def test_the_engine_equals_an_explicit_mask(model_type, options, monkeypatch):
     chosen = choice.tokens(expected)
     for cut in ({}, {"max_pass_tokens": 17, "max_requests": 2}):
         engine = make_engine(model, recovery="guided", share=SHARE, **options, **cut)
+        for layer in range(model.config.num_hidden_layers):  # no slot is read before it is written
+            engine.store.k_pool(layer).fill_(torch.nan)
+            engine.store.v_pool(layer).fill_(torch.nan)
         for _ in ("new", "stored"):
             masses.given.clear()
             scores = engine.score(PROMPT, DOCUMENTS)
