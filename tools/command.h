@@ -41,5 +41,6 @@ Command keygen_command(CLI::App& root);
 Command completion_command(CLI::App& root);
 Command doctor_command(CLI::App& root);
 Command bench_command(CLI::App& root);
+Command assess_command(CLI::App& root);
 
 }  // namespace lazyrope

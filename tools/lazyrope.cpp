@@ -86,9 +86,10 @@ int run(int argc, char** argv) {
                        "Print the version and exit");
   app.require_subcommand(1);
   const std::vector<Command> commands = {
-      render_command(app), compile_command(app), precompile_command(app), pack_command(app),
-      unpack_command(app), keygen_command(app),  autotune_command(app),   profile_command(app),
-      cache_command(app),  doctor_command(app),  bench_command(app),      completion_command(app)};
+      render_command(app),    compile_command(app), precompile_command(app), pack_command(app),
+      unpack_command(app),    keygen_command(app),  autotune_command(app),   profile_command(app),
+      cache_command(app),     doctor_command(app),  bench_command(app),      assess_command(app),
+      completion_command(app)};
   try {
     app.parse(argc, argv);
     return run_parsed(commands);

@@ -71,6 +71,7 @@ class TestHelp:
             "cache                     List, verify or remove the kernels on disk",
             "doctor                    Show which NVRTC, driver, GPUs and cache are found",
             "bench                     Time the kernels beside PyTorch's",
+            "assess                    Compare the levels of recovery on questions",
             "completion                Print a script with which a shell completes commands",
             "profile                   Count bank conflicts and sectors of each source line",
         ):
@@ -454,11 +455,12 @@ class TestInstalled:
         locations = {attempt["location"] for attempt in doctor_without_variables(installed)["tried"]}
         assert "system" in locations and "Python package" not in locations
 
-    def test_bench_runs_the_python_of_its_environment(self, installed, tmp_path):
+    @pytest.mark.parametrize("name", ["bench", "assess"])
+    def test_commands_of_the_package_run_the_python_of_its_environment(self, installed, tmp_path, name):
         write_script(installed.parent / "python3", 'echo "$0 $@"; exit 7')
         arguments = ["decode", "--json", "figures.json", "--rounds=3", "--help"]
-        assert run_command(installed, "bench", *arguments, PATH=tmp_path, code=7).stdout == (
-            f"{installed.parent}/python3 -m lazyrope.bench {' '.join(arguments)}\n"
+        assert run_command(installed, name, *arguments, PATH=tmp_path, code=7).stdout == (
+            f"{installed.parent}/python3 -m lazyrope.{name} {' '.join(arguments)}\n"
         )
 
     def test_bench_without_the_package_names_the_missing_module(self, installed):

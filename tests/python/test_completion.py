@@ -13,6 +13,7 @@ import pytest
 from tests.support.command import run_command
 
 SHELLS = ["bash", "zsh", "fish"]
+PYTHON_PROGRAMS = ("bench", "assess")  # they parse their own options
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 
 
@@ -31,7 +32,7 @@ def subcommands(command) -> list[str]:
     found = []
     for name in subcommands_in(run_command(command, "--help").stdout):
         found.append(name)
-        below = "" if name == "bench" else run_command(command, name, "--help").stdout  # bench is a Python program
+        below = "" if name in PYTHON_PROGRAMS else run_command(command, name, "--help").stdout
         found += [f"{name} {word}" for word in subcommands_in(below)]
     return found
 
@@ -67,7 +68,7 @@ class TestBash:
 
     def test_the_options_are_those_of_the_help(self, command, complete, subcommands):
         for name in ["", *subcommands]:
-            if name == "bench":
+            if name in PYTHON_PROGRAMS:
                 continue
             text = run_command(command, *name.split(), "--help").stdout
             options = set(re.findall(r"(?<![\w`-])(--[a-z][a-z-]*)(?=[ ,\n])", text.partition("\n\n\n")[0]))
