@@ -1,8 +1,10 @@
 """Measures the attention mass of pages: how much the tokens of a question attend to each page of their documents.
 
-    mass = PageMass(kernel, positions, pages_of(lazyrope.Segment(document, base=0)), store.pages)  # once for each pass
+    mass = PageMass(kernel)
+    pages = pages_of(lazyrope.Segment(document, base=0))
+    question = QuestionPages(kernel.spec, positions, pages, store.pages)  # once for each pass
     _, lse = kernel(q, k_pool, v_pool, step)  # each layer's own attention
-    total += mass(q, k_pool, v_pool, lse)
+    total += mass(question, q, k_pool, v_pool, lse)
 
 The mass of a page is the sum of its attention weights over the question's tokens and the query heads. It decides which
 pages :mod:`lazyrope.recovery` computes again at level "guided".
@@ -24,11 +26,11 @@ import torch
 
 from ._arguments import StepCapacity
 from ._batch import Request, Segment
-from ._core import Batch, batch
+from ._core import AttentionSpec, Batch, batch
 from .errors import SpecError
 from .recovery import PAGE
 
-__all__ = ["PageMass", "pages_of"]
+__all__ = ["PageMass", "QuestionPages", "pages_of"]
 
 Tensor = Any
 MAX_BYTES = 256 << 20
@@ -61,16 +63,16 @@ class _Chunk:
     requests: Batch
 
 
-class PageMass:
-    """The plan of a measurement. It serves all layers of one pass that have the same attention.
+class QuestionPages:
+    """A question and the pages whose mass is measured, as the requests of one call or of several.
+
+    It is made once for each pass of the model. All attentions with the same sizes of heads may use it.
 
     Args:
-        attention: A :class:`lazyrope.Attention` or a :class:`lazyrope.eager.EagerAttention`.
+        spec: The spec of the attention.
         positions: The logical positions of the question's tokens, at least one.
         segments: The runs of tokens whose mass is measured, such as those of :func:`pages_of`.
         pages: Page lists, int32 on the pool's device, as of :func:`lazyrope.batch`.
-        page_size: The slots of a page of the pool.
-        layout: The layout of the pool, "NHD" or "HND".
         max_bytes: The most bytes of a call's queries and results. They are counted in float32, so that 16-bit models
             need about half. A question with more pages takes several calls. At least one row of one page is measured
             at a time.
@@ -81,35 +83,43 @@ class PageMass:
 
     def __init__(
         self,
-        attention: Any,
+        spec: AttentionSpec,
         positions: Sequence[int],
         segments: Sequence[Segment],
         pages: Tensor,
         *,
-        page_size: int = 16,
-        layout: str = "NHD",
         max_bytes: int = MAX_BYTES,
     ) -> None:
         if not positions:
             raise SpecError("positions are empty; the mass is that of at least one query token")
+        self.shape = (len(positions), spec.num_q_heads)
+        self.num_segments = len(segments)
+        chunks = _chunks(positions, segments, _max_rows(spec, max_bytes))
+        self.chunks = [_Chunk(rows, which, batch(requests, pages)) for rows, which, requests in chunks]
+
+
+class PageMass:
+    """Measures the attention mass of pages with one attention.
+
+    It keeps a step for its calls, which grows to the largest of them. So make one for each attention, and not for each
+    pass. It serves one thread and one stream at a time.
+
+    Args:
+        attention: A :class:`lazyrope.Attention` or a :class:`lazyrope.eager.EagerAttention`.
+        page_size: The slots of a page of the pool.
+        layout: The layout of the pool, "NHD" or "HND".
+    """
+
+    def __init__(self, attention: Any, *, page_size: int = 16, layout: str = "NHD") -> None:
         self._attention = attention
-        self._shape = (len(positions), attention.spec.num_q_heads)
-        self._num_segments = len(segments)
-        chunks = _chunks(positions, segments, _max_rows(attention.spec, max_bytes))
-        if not chunks:
-            return
-        capacity = StepCapacity(
-            requests=max(len(requests) for *_, requests in chunks),
-            segments=max(len(requests) for *_, requests in chunks),
-            query_tokens=max(len(requests) * (rows.stop - rows.start) for rows, _, requests in chunks),
-            tokens_per_request=max(rows.stop - rows.start for rows, *_ in chunks),
-        )
-        self._chunks = [_Chunk(rows, which, batch(requests, pages)) for rows, which, requests in chunks]
-        self._planned = self._chunks[0]
-        self._step = attention.plan(self._planned.requests, page_size=page_size, layout=layout, capacity=capacity)
+        self._pool = {"page_size": page_size, "layout": layout}
+        self._step: Any = None
+        self._capacity = StepCapacity(1, 1, 1, 1)
+        self._planned: Batch | None = None
 
     def __call__(
         self,
+        question: QuestionPages,
         q: Tensor,
         k_pool: Tensor,
         v_pool: Tensor,
@@ -118,11 +128,12 @@ class PageMass:
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
     ) -> Tensor:
-        """Returns the mass of each segment in one layer, float32 [segments].
+        """Returns the mass of each segment of a question in one layer, float32 [segments].
 
         A segment that no token of the question sees, for example because of a window, has mass 0.
 
         Args:
+            question: The question and its segments.
             q: The question's queries, [tokens, num_q_heads, head_dim], as for the attention.
             k_pool: The layer's keys, as for the attention.
             v_pool: The layer's values.
@@ -135,28 +146,45 @@ class PageMass:
             SpecError: q or lse has another shape.
         """
         for name, given in (("q", tuple(q.shape[:2])), ("lse", tuple(lse.shape))):
-            if given != self._shape:
-                raise SpecError(f"{name} has {list(given)} tokens and heads; the plan is for {list(self._shape)}")
-        mass = torch.zeros(self._num_segments, dtype=torch.float32, device=q.device)
+            if given != question.shape:
+                raise SpecError(f"{name} has {list(given)} tokens and heads; the question has {list(question.shape)}")
+        mass = torch.zeros(question.num_segments, dtype=torch.float32, device=q.device)
         options = {"k_scale": k_scale, "v_scale": v_scale, "sinks": self._no_sinks(q)}
-        for chunk in self._chunks if self._num_segments else ():
-            if chunk is not self._planned:
-                self._step.update(chunk.requests)
-                self._planned = chunk
-            rows = q[chunk.rows]
+        for chunk in question.chunks:
+            self._plan(chunk.requests)
             count = chunk.pages.stop - chunk.pages.start
-            _, found = self._attention(rows.repeat(count, 1, 1), k_pool, v_pool, self._step, **options)
-            mass[chunk.pages] += _weights(found.view(count, *lse[chunk.rows].shape), lse[chunk.rows]).sum((1, 2))
+            rows, whole = q[chunk.rows].repeat(count, 1, 1), lse[chunk.rows]
+            _, part = self._attention(rows, k_pool, v_pool, self._step, **options)
+            mass[chunk.pages] += _weights(part.view(count, *whole.shape), whole).sum((1, 2))
         return mass
+
+    def _plan(self, requests: Batch) -> None:
+        """Updates the step, unless the last call had the same requests. A step that is too small is replaced."""
+        if requests is self._planned:
+            return
+        self._planned = None  # an error may leave the step without a plan
+        needed = requests.capacity
+        grown = StepCapacity(*(max(pair) for pair in zip(_numbers(self._capacity), _numbers(needed), strict=True)))
+        if self._step is None or grown != self._capacity:
+            self._step = self._attention.plan(requests, capacity=grown, **self._pool)
+            self._capacity = grown
+        else:
+            self._step.update(requests)
+        self._planned = requests
 
     def _no_sinks(self, q: Tensor) -> Tensor | None:
         """Returns sinks that add nothing to a sum: a sink's weight is no part of a page's mass."""
         if not self._attention.spec.sinks:
             return None
-        return torch.full((self._shape[1],), -torch.inf, dtype=torch.float32, device=q.device)
+        return torch.full((q.shape[1],), -torch.inf, dtype=torch.float32, device=q.device)
 
 
-def _max_rows(spec: Any, max_bytes: int) -> int:
+def _numbers(capacity: StepCapacity) -> tuple[int, int, int, int]:
+    per_request = capacity.query_tokens if capacity.tokens_per_request is None else capacity.tokens_per_request
+    return capacity.requests, capacity.segments, capacity.query_tokens, per_request
+
+
+def _max_rows(spec: AttentionSpec, max_bytes: int) -> int:
     """Returns the rows of all requests of one call: each has a query, an output, a log-sum-exp and a weight."""
     row: int = 4 * spec.num_q_heads * (2 * spec.head_dim + 2)  # bytes
     return max(1, max_bytes // row)

@@ -10,7 +10,7 @@ import lazyrope
 import pytest
 import torch
 from lazyrope import eager
-from lazyrope.page_mass import PageMass, pages_of
+from lazyrope.page_mass import PageMass, QuestionPages, pages_of
 
 from tests.conftest import HAS_GPU
 
@@ -71,9 +71,11 @@ class Problem:
 
     def mass(self, segments: list[lazyrope.Segment], **options: Any) -> torch.Tensor:
         _, lse = self.attend(self.segments)
-        plan = PageMass(self.attention, POSITIONS, segments, self.pages, page_size=self.page_size, **options)
-        found = plan(self.q, self.k_pool, self.v_pool, lse)
-        assert torch.equal(plan(self.q, self.k_pool, self.v_pool, lse), found), "a plan serves several layers"
+        question = QuestionPages(self.attention.spec, POSITIONS, segments, self.pages, **options)
+        measure = PageMass(self.attention, page_size=self.page_size)
+        found = measure(question, self.q, self.k_pool, self.v_pool, lse)
+        again = measure(question, self.q, self.k_pool, self.v_pool, lse)
+        assert torch.equal(again, found), "a question serves several layers"
         return found
 
     def expected(self, segments: list[lazyrope.Segment]) -> torch.Tensor:
@@ -154,6 +156,12 @@ def test_kernels_give_the_mass(changes):
     pages = pages_of_all(problem.segments)
     found = problem.mass(pages).cpu()
     torch.testing.assert_close(found, problem.expected(pages), atol=1e-2, rtol=1e-2)
+    # One object measures questions of any size in turn: its step grows.
+    measure, (_, lse) = PageMass(problem.attention, page_size=32), problem.attend(problem.segments)
+    for first, last in ((0, 2), (0, 10), (3, 4)):
+        question = QuestionPages(spec, POSITIONS, pages[first:last], problem.pages)
+        again = measure(question, problem.q, problem.k_pool, problem.v_pool, lse).cpu()
+        torch.testing.assert_close(again, found[first:last], atol=1e-5, rtol=1e-5)
 
 
 def test_pages_count_from_the_beginning_of_the_document():
@@ -173,11 +181,13 @@ def test_pages_count_from_the_beginning_of_the_document():
 def test_mistakes_are_refused():
     problem = Problem(eager.compile(spec_of()), 16)
     with pytest.raises(lazyrope.SpecError, match="positions are empty; the mass is that of at least one query token"):
-        PageMass(problem.attention, [], problem.segments, problem.pages)
-    plan = PageMass(problem.attention, POSITIONS, problem.segments, problem.pages)
+        QuestionPages(problem.attention.spec, [], problem.segments, problem.pages)
+    question = QuestionPages(problem.attention.spec, POSITIONS, problem.segments, problem.pages)
+    measure = PageMass(problem.attention)
     _, lse = problem.attend(problem.segments)
-    with pytest.raises(lazyrope.SpecError, match=r"q has \[2, 4\] tokens and heads; the plan is for \[9, 4\]"):
-        plan(problem.q[:2], problem.k_pool, problem.v_pool, lse)
-    with pytest.raises(lazyrope.SpecError, match=r"lse has \[2, 4\] tokens and heads; the plan is for \[9, 4\]"):
-        plan(problem.q, problem.k_pool, problem.v_pool, lse[:2])
-    assert len(PageMass(problem.attention, POSITIONS, [], problem.pages)(problem.q, *[problem.k_pool] * 2, lse)) == 0
+    with pytest.raises(lazyrope.SpecError, match=r"q has \[2, 4\] tokens and heads; the question has \[9, 4\]"):
+        measure(question, problem.q[:2], problem.k_pool, problem.v_pool, lse)
+    with pytest.raises(lazyrope.SpecError, match=r"lse has \[2, 4\] tokens and heads; the question has \[9, 4\]"):
+        measure(question, problem.q, problem.k_pool, problem.v_pool, lse[:2])
+    nothing = QuestionPages(problem.attention.spec, POSITIONS, [], problem.pages)
+    assert len(measure(nothing, problem.q, problem.k_pool, problem.v_pool, lse)) == 0

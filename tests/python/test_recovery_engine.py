@@ -9,7 +9,7 @@ import pytest
 import torch
 from lazyrope import eager
 from lazyrope.documents import DocumentStore
-from lazyrope.page_mass import PageMass
+from lazyrope.page_mass import PageMass, QuestionPages
 from lazyrope.recovery import Composition, PartSegment, PrivateSegment, Recovery, compose, recompute
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
@@ -71,6 +71,7 @@ class OwnEngine:
         self.model = model
         self.store = DocumentStore(SPEC, num_layers=LAYERS, budget="16MiB", dtype=torch.float32, device="cpu")
         self.kernel = eager.compile(SPEC)
+        self.measure = PageMass(self.kernel, page_size=self.store.page_size)
 
     def serve(
         self, prompt: list[int], documents: list[list[int]], recovery: Recovery
@@ -129,9 +130,9 @@ class OwnEngine:
             return lazyrope.Request([*before, *positions], [*map(segment_of, segments), own])
 
         pages = self._pages(composition, stored)
-        plan = PageMass(self.kernel, list(positions), pages, self.store.pages, page_size=self.store.page_size)
+        question = QuestionPages(SPEC, positions, pages, self.store.pages)
         self.masses = torch.zeros(len(pages))
-        self._run([prompt], [request_of(0, composition.segments, [])], [run], plan)
+        self._run([prompt], [request_of(0, composition.segments, [])], [run], question)
         again = recompute(composition, choice.tokens(self.masses.tolist()))
         second = request_of(len(again.tokens), again.segments, again.positions)
         hidden = self._run([[*again.tokens, *prompt]], [second], [run])
@@ -154,7 +155,7 @@ class OwnEngine:
         texts: list[list[int]],
         requests: list[lazyrope.Request],
         own: list[object],
-        question: PageMass | None = None,
+        question: QuestionPages | None = None,
     ) -> torch.Tensor:
         step = self.kernel.plan(lazyrope.batch(requests, self.store.pages), page_size=self.store.page_size)
         ends = torch.tensor([0, *(len(tokens) for tokens in texts)]).cumsum(0).tolist()
@@ -169,7 +170,7 @@ class OwnEngine:
             self.kernel.append(k, v, *pools, writes)  # all keys of the layer are stored before any token attends
             out, lse = self.kernel(q, *pools, step)
             if question is not None:
-                self.masses += question(q, *pools, lse)
+                self.masses += self.measure(question, q, *pools, lse)
             x = x + out.flatten(1) @ layer[3]
         return x
 

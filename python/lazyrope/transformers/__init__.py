@@ -85,7 +85,8 @@ def attach(
         share: The share of all tokens of the documents that "guided" computes again, 0 to 1, including overlay_tokens.
             Each request computes them into its own pages, which the budget bounds, too.
         question_tokens: The last tokens of the prompt whose attention chooses the pages of "guided". More tokens take
-            more time: :mod:`lazyrope.page_mass` says what a measurement costs.
+            more time: :mod:`lazyrope.page_mass` says what a measurement costs. Its memory is not part of the budget: at
+            most 256 MiB of queries and results, and a step for each kind of layers.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
             PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
         page_size: The tokens of a page, a multiple of 16.

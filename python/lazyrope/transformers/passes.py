@@ -17,7 +17,7 @@ from .._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
 from ..documents import DocumentStore
 from .backend import Backend
 from .hook import AttentionCall, attending
-from .measuring import Measurement, measurements
+from .measuring import Measurement, Meter
 from .progress import Progress
 from .work import SEGMENTS, SPANS, Packed, Work, pack
 
@@ -104,6 +104,7 @@ class Pass:
         first = backend.kernels[0].attention
         self._append, self._source, self._target = (_GrowingAppend(first, backend.store) for _ in range(3))
         self._moves = False
+        self._meter = Meter(backend)
         self._measurements: list[Measurement] = []
         self.out: Tensor | None = None
         self.after_layer: Callable[[], object] | None = None
@@ -117,7 +118,7 @@ class Pass:
             tokens = sum(move.length for move in work.moves)
             self._source.update("source", tokens, views)
             self._target.update("target", tokens, views)
-        self._measurements = list(measurements(self._backend, work))
+        self._measurements = list(self._meter.of(work))
 
     @property
     def steps(self) -> tuple[Any, ...]:
