@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -110,9 +111,10 @@ def rows_of(
         copy = rows.add(prefix, position - len(prefix), [])
         stored.append(rows.add(tokens, position, [copy]))
         first = len(rows.tokens)
-        for index, token in enumerate(tokens):
-            is_again = index in chosen
-            shown = [*shown, rows.add([token], position + index, shown) if is_again else stored[-1][index : index + 1]]
+        for is_again, run in groupby(range(len(tokens)), key=set(chosen).__contains__):
+            indices = list(run)
+            own = slice(indices[0], indices[-1] + 1)
+            shown = [*shown, rows.add(tokens[own], position + own.start, shown) if is_again else stored[-1][own]]
         overlays.append(range(first, len(rows.tokens)) if chosen else None)
         position += len(tokens)
     return rows, Places(stored, overlays, rows.add(prompt, position, shown))
