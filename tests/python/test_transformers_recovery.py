@@ -226,6 +226,86 @@ def test_documents_after_a_prefix_that_is_abandoned_are_computed_again(model):
     assert_nothing_is_held(engine)
 
 
+def beside(engine: Engine, **options: Any) -> Engine:
+    """Returns another engine of the same model, on the same store."""
+    return Engine(engine.model, engine.store, engine._runner.backend, cuda_graphs=False, **options)
+
+
+def run_all(*engines: Engine) -> None:
+    """Runs engines in turn until all requests have ended."""
+    for _ in range(300):
+        if not any([engine.step() for engine in engines]):
+            return
+    raise AssertionError("the engines wait for each other")
+
+
+def test_a_document_that_is_given_up_leaves_the_jobs_that_do_not_see_it(model):
+    """A request that shares such a job may run already. If it were queued again, it would repeat its first token."""
+    level = {"recovery": "prefix", "prefix": PREFIX, "max_new_tokens": 6, "stop": []}
+    given_up, first, second = DOCUMENTS[1], DOCUMENTS[0], [*DOCUMENTS[0], 5]
+    expected = make_engine(model).generate(PROMPT, [first, second], **level).result()
+    engine = make_engine(model, max_pass_tokens=46, max_requests=4)
+    other = beside(engine, max_pass_tokens=26, max_requests=2)
+    other.generate(PROMPT, [], **level).result()  # the prefix is stored
+    filler = other.generate(PROMPT, [given_up], **level)
+    other.step()
+    shared = engine.generate(PROMPT, [first, second], **level)
+    waiting = engine.generate(PROMPT, [first, second, given_up], **level)
+    engine.step()
+    job = shared._fills[-1]
+    assert job.left > 0, "the shared job is complete before the document is given up"
+    filler.cancel()
+    engine.run()
+    assert shared.tokens == expected and shared._fills[-1] is job
+    assert len(waiting.tokens) == 6
+    assert_nothing_is_held(engine)
+
+
+def test_a_document_that_is_given_up_behind_one_that_is_still_filled_is_noticed(model):
+    """Otherwise a later request adopts the job of an overlay that reads pages which have other tokens by then."""
+    level = {"recovery": "first_page", "overlay_tokens": 16}
+    options = {**level, "max_new_tokens": 6, "stop": []}
+    a, b, _, c = DOCUMENTS
+    alone = make_engine(model)
+    engine = make_engine(model)
+    other = beside(engine, max_pass_tokens=10, max_requests=2)
+    lost, _ = engine.store.acquire(b)
+    slow = other.generate(PROMPT, [a], max_new_tokens=1, stop=[])
+    other.step()
+    first = engine.generate(PROMPT, [a, b, c], **options)
+    engine.step()
+    engine.store.abandon(lost)
+    engine.store.release(lost)
+    second = engine.generate(PROMPT, [a, b, c], **options)
+    engine.step()
+    first.cancel()
+    slow.result()
+    assert second.result() == alone.generate(PROMPT, [a, b, c], **options).result()
+    given, expected = (each.score(PROMPT, [a, b, c], **level).prompt for each in (engine, alone))
+    assert_near(given, expected.float(), expected)
+    assert_nothing_is_held(engine)
+
+
+@pytest.mark.parametrize("level", [{}, LEVELS["prefix"]], ids=["none", "prefix"])
+def test_engines_of_one_store_do_not_wait_for_each_other(model, level):
+    """Each engine fills a document that a request of the other one needs first."""
+    options = {**level, "max_new_tokens": 2, "stop": []}
+    a, b = DOCUMENTS[:2]
+    both = [b] if level else [a, b]  # with a prefix, one engine fills the prefix and the other one the document
+    engine = make_engine(model)
+    other = beside(engine)
+    begun = engine.generate(PROMPT, [a], **options)
+    engine._admit()
+    crossing = other.generate(PROMPT, both, **options)
+    other.step()
+    waiting = engine.generate(PROMPT, both, **options)
+    engine._admit()
+    begun.cancel()
+    run_all(engine, other)
+    assert crossing.tokens == waiting.tokens == make_engine(model).generate(PROMPT, both, **options).result()
+    assert_nothing_is_held(engine)
+
+
 def test_a_prefix_counts_among_the_positions():
     engine = make_engine(as_served("llama", torch.bfloat16 if HAS_GPU else torch.float32), max_model_len=100)
     with pytest.raises(

@@ -437,11 +437,18 @@ class Engine:
             return n
 
         for generation in list(self._running):
-            if not self._documents_are_ready(generation):
+            awaited, lost = self._documents_of_others(generation)
+            if lost:
+                self._queue_again(generation, lost)
                 continue
-            # A job sees tokens of earlier jobs. Only a pass that is full cuts a job, so no later job overtakes it.
+            # A job sees tokens of earlier jobs. Only a pass that is full cuts a job, so no later job overtakes it. Jobs
+            # that see no awaited document run although the request must wait: the user of the store that fills the
+            # awaited document may itself wait for the documents of these jobs.
             for job in generation._fills:
-                left -= add(job, left)
+                if not any(_sees(job, document) for document in awaited):
+                    left -= add(job, left)
+            if awaited:
+                continue
             if any(job.left > planned.get(id(job), 0) for job in generation._fills):
                 continue
             if generation._guide is not None:  # the prompt runs once more after this
@@ -457,35 +464,35 @@ class Engine:
                 sampled[-1] = generation
         return work, sampled
 
-    def _documents_are_ready(self, generation: Generation) -> bool:
-        """Returns True if each document of a request is stored, or this engine computes it.
+    def _documents_of_others(self, generation: Generation) -> tuple[list[Document], list[Document]]:
+        """Returns the documents of a request that other users of the store are filling, and those they have given up.
 
-        Other users of the store may fill documents too.
+        It looks at all documents: one that was given up may come after one that is still being filled.
         """
+        awaited, lost = [], []
         for document in generation._held:
             if not document.is_ready and document not in self._filling:
                 try:
                     document.wait(0)
                 except TimeoutError:
-                    return False
-                except InsertError:  # queue the request again: this engine then fills the document
-                    self._abandon_dependent(generation)
-                    self._running.remove(generation)
-                    self._free_request(generation)
-                    self._waiting.appendleft(generation)
-                    return False
-        return True
+                    awaited.append(document)
+                except InsertError:
+                    lost.append(document)
+        return awaited, lost
 
-    def _abandon_dependent(self, generation: Generation) -> None:
-        """Abandons the documents of a request that this engine computes over other documents.
+    def _queue_again(self, generation: Generation, lost: list[Document]) -> None:
+        """Queues a request again whose documents others have given up. This engine then fills them.
 
-        Their jobs read the pages of documents that are about to be released. A request that shares them is queued
-        again, too.
+        Jobs over these documents read pages that are about to be released, so they are abandoned. Each request that
+        shares such a job has no tokens yet, for its documents are not ready either, and is queued again, too.
         """
         for document in generation._held:
-            if (job := self._filling.get(document)) and job.segments:
+            if (job := self._filling.get(document)) and any(_sees(job, each) for each in lost):
                 del self._filling[document]
                 self.store.abandon(document)
+        self._running.remove(generation)
+        self._free_request(generation)
+        self._waiting.appendleft(generation)
 
     def _finish_pass(self, work: Work, sampled: list[Generation | None], tokens: list[int]) -> None:
         for job, n in work.rows:
@@ -547,6 +554,12 @@ class Engine:
                 del self._filling[document]
                 self.store.abandon(document)
             self.store.release(document)
+
+
+def _sees(job: Job, document: Document) -> bool:
+    """Returns True if a job reads pages of the document before its own tokens."""
+    pages = range(document.first_page, document.first_page + document.num_pages)
+    return any(segment.first_page in pages for segment in job.segments)
 
 
 def _check_recovers(mode: str, recovery: Recovery) -> None:
