@@ -306,6 +306,35 @@ def test_engines_of_one_store_do_not_wait_for_each_other(model, level):
     assert_nothing_is_held(engine)
 
 
+def test_overlays_are_evicted_before_the_documents_and_the_prefix_that_they_see(model):
+    engine = make_engine(model, budget=budget_of(model, 192), recovery="first_page", prefix=PREFIX)
+    engine.generate(PROMPT, DOCUMENTS[:2], max_new_tokens=1, stop=[]).result()  # 2 pages, 3 and 4, and an overlay of 1
+    free = engine.store.num_pages - 10
+    larger, _ = engine.store.acquire(range(16 * free + 1))  # one page more than are free
+    engine.store.abandon(larger)
+    engine.store.release(larger)
+    spared = engine.generate(PROMPT, DOCUMENTS[:2], max_new_tokens=1, stop=[])
+    engine._admit()
+    assert engine.store.stats.evictions == 1
+    assert [job.tokens for job in spared._fills] == [DOCUMENTS[1][:16]]
+    engine.run()
+
+
+def test_a_request_that_waits_for_room_is_composed_once(model, monkeypatch):
+    from lazyrope.transformers import generation as module
+
+    composed = []
+    compose = module.compose
+    monkeypatch.setattr(module, "compose", lambda *given: composed.append(given) or compose(*given))
+    engine = make_engine(model, budget=budget_of(model, 112), recovery="prefix", prefix=PREFIX)
+    both = [engine.generate(PROMPT, [each], max_new_tokens=4, stop=[]) for each in DOCUMENTS[:2]]
+    engine.step()
+    engine.step()
+    assert engine.num_running == engine.num_waiting == 1
+    engine.run()
+    assert len(composed) == 2 and all(each.finish_reason == "length" for each in both)
+
+
 def test_a_prefix_counts_among_the_positions():
     engine = make_engine(as_served("llama", torch.bfloat16 if HAS_GPU else torch.float32), max_model_len=100)
     with pytest.raises(

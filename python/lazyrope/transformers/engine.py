@@ -21,7 +21,7 @@ from .._keys import int64_array
 from .._trace import traced
 from ..documents import Document, DocumentStore, InsertError, StoreFull
 from ..errors import SpecError
-from ..recovery import Recovery, compose
+from ..recovery import Recovery
 from .arguments import check, is_finite, is_text, stop_ids
 from .assessment import Assessment, Assessor, Sample, as_samples, check_options
 from .backend import Backend
@@ -385,7 +385,7 @@ class Engine:
         """Takes the pages of a request and its documents, and makes the jobs that fill new documents."""
         mode, store, size = MODES[generation.mode], self.store, self.store.page_size
         prefix, texts = list(generation.recovery.shown_prefix), generation.documents
-        composed = compose(texts, generation.recovery)
+        composed = generation._composition
         room = len(generation.prompt) + max(0, generation.max_new_tokens - 1)  # the last token is not stored
         if mode.copies:
             room += composed.position
@@ -543,13 +543,15 @@ class Engine:
     def _release_documents(self, generation: Generation) -> None:
         """Releases a request's documents.
 
-        A document that this engine is computing and that no other running request needs is abandoned.
+        A document that this engine is computing and that no other running request needs is abandoned. The prefix is
+        released last and overlays first: the store evicts the earliest released first, and few requests share an
+        overlay.
         """
         held, generation._held = generation._held, []
         if not held:
             return
         needed = {document for other in self._running for document in other._held}
-        for document in held:
+        for document in reversed(held):
             if document in self._filling and document not in needed:
                 del self._filling[document]
                 self.store.abandon(document)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..documents import Document, PageRun
 from ..errors import SpecError
-from ..recovery import Recovery
+from ..recovery import Composition, Recovery, compose
 from .layout import Guide, Layout
 from .work import Job
 
@@ -168,6 +169,11 @@ class Generation:
     def cancel(self) -> None:
         """Ends the request now and frees its pages."""
         self.engine.cancel(self)
+
+    @cached_property
+    def _composition(self) -> Composition:
+        """The parts of the request. It is made once, though a request that waits for room asks before every pass."""
+        return compose(self.documents, self.recovery)
 
     @property
     def recomputed(self) -> list[list[int]]:
