@@ -18,7 +18,7 @@ from tools.quality.levels import (
     guided,
     guided_by_both,
 )
-from tools.quality.measure import compare
+from tools.quality.measure import _outcome, compare
 from tools.quality.reference import Reference, Temperature
 from tools.rag.model import tiny_llama
 
@@ -126,6 +126,14 @@ def test_outcomes_of_all_levels_are_summed_up(reference):
     assert rows["everything"]["kl_mean"] == pytest.approx(0, abs=1e-5)
     assert rows["everything"]["gap_closed"] == pytest.approx(1, abs=1e-2) and rows["everything"]["share"] == 1
     assert all(row["cases"] == 2 for row in rows.values())
+
+
+def test_a_token_that_is_impossible_at_every_level_adds_nothing_to_the_divergence():
+    case = facts.Case("one document", DOCUMENTS, PROMPT, [1], "text")
+    full, level = (torch.tensor([[1.0, x, -torch.inf]]).log_softmax(-1) for x in (2.0, 3.0))
+    expected = torch.nn.functional.kl_div(level[:, :2], full[:, :2], log_target=True, reduction="sum")
+    assert _outcome(case, full, full, 0.0).answer_kl == 0
+    assert _outcome(case, full, level, 0.0).answer_kl == pytest.approx(float(expected))
 
 
 def test_documents_have_the_facts_in_the_order_that_the_question_needs():

@@ -96,6 +96,7 @@ def _loss(log_probabilities: torch.Tensor, case: Case) -> float:
 
 
 def _outcome(case: Case, expected: torch.Tensor, found: torch.Tensor, share: float) -> Outcome:
-    kl = (expected.exp() * (expected - found)).sum(-1)
+    probability = expected.exp()
+    kl = torch.where(probability > 0, probability * (expected - found), 0.0).sum(-1)  # a logit may be minus infinity
     same = bool(expected[0].argmax() == found[0].argmax())
     return Outcome(case.kind, float(kl[0]), float(kl.mean()), same, _loss(found, case), share)
