@@ -7,13 +7,16 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import lazyrope
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
 from lazyrope.recovery import PageChoice
-from lazyrope.transformers import Assessment, LevelResult, Sample
+from lazyrope.transformers import Assessment, Engine, LevelResult, Sample
+from lazyrope.transformers.assessment import _compare, _Tally
+from lazyrope.transformers.work import Work
 
 from tests.conftest import HAS_GPU
 from tests.support import recovery_mask
@@ -66,7 +69,9 @@ def expected_of(model: Any, level: str) -> LevelResult:
         for _ in range(3):
             row = log_probabilities(model, sample.prompt, answer, sample.documents, "full")[-1]
             answer.append(int(row.argmax()))
-        both = [log_probabilities(model, sample.prompt, answer, sample.documents, each) for each in ("full", level)]
+        both = [
+            log_probabilities(model, sample.prompt, answer[:-1], sample.documents, each) for each in ("full", level)
+        ]
         kl.append((both[0].exp() * (both[0] - both[1])).sum(-1))
         agrees.append(both[0].argmax(-1) == both[1].argmax(-1))
     given = log_probabilities(model, FIRST, ANSWER[:-1], TEXTS, level)
@@ -116,25 +121,74 @@ def test_overlays_of_whole_documents_are_recommended_where_nothing_else_is_near(
     assert some.levels[2].mean_kl == pytest.approx(some.levels[0].mean_kl, rel=1e-3)
 
 
-def test_times_are_of_stored_documents_and_new_overlays(model, monkeypatch):
-    engine = make_engine(model, overlay_tokens=16, share=SHARE)
-    computed: list[int] = []
+def passes_of(engine: Engine, patch: pytest.MonkeyPatch) -> list[Work]:
+    """Returns a list to which each pass of an engine is added."""
+    passes: list[Work] = []
     run = engine._runner.run
 
-    def count(work: Any, temperatures: list[float]) -> list[int]:
-        if not any(job.hidden is not None for job, _ in work.rows):
-            computed.append(work.num_tokens)
+    def record(work: Work, temperatures: list[float]) -> list[int]:
+        passes.append(work)
         return run(work, temperatures)
 
-    monkeypatch.setattr(engine._runner, "run", count)
-    engine.assess([Sample(FIRST, TEXTS)], max_new_tokens=1)
-    tokens, once = sum(map(len, TEXTS)), len(FIRST)
-    again = computed[3] - once
-    assert SHARE * tokens <= again < SHARE * tokens + 16
-    guided = [tokens + once, once, again + once, once]
-    # In order: the ordinary prefill; "guided" that stores the documents, its question, its tokens with the prompt, and
-    # the question of its scores; "first_page" without and with overlays; "none" twice. The first run warms up.
-    assert computed == 2 * [tokens + once, *guided, once, 32 + once, once, once]
+    patch.setattr(engine._runner, "run", record)
+    return passes
+
+
+def test_times_are_of_stored_documents_and_new_overlays(model, monkeypatch):
+    engine = make_engine(model, overlay_tokens=16, share=SHARE)
+    passes = passes_of(engine, monkeypatch)
+    engine.assess([Sample(FIRST, TEXTS), Sample(SECOND, TEXTS)], max_new_tokens=1)
+    computed = [work.num_tokens for work in passes if all(job.logits_from is None for job, _ in work.rows)]
+    tokens = sum(map(len, TEXTS))
+    expected = []
+    for once in map(len, (FIRST, SECOND)):
+        again = computed[len(expected) + 3] - once
+        assert SHARE * tokens <= again < SHARE * tokens + 16
+        guided = [tokens + once, once, again + once]
+        # In order: the ordinary prefill; "guided" that stores the documents, its question, and its tokens with the
+        # prompt; "first_page" without and with overlays; "none" twice. The first time warms up. At last comes the
+        # question of the scores. The second sample has the same documents: overlays of the first one would serve it.
+        expected += 2 * [tokens + once, *guided, once, 32 + once, once, once] + [once]
+    assert computed == expected
+
+
+def test_no_hidden_states_are_kept(model, monkeypatch):
+    engine = make_engine(model)
+    passes = passes_of(engine, monkeypatch)
+    engine.assess([Sample(FIRST, TEXTS, ANSWER)], max_new_tokens=1)
+    assert any(job.logits for work in passes for job, _ in work.rows)
+    assert all(job.hidden is None for work in passes for job, _ in work.rows)
+
+
+def test_an_assessment_needs_no_more_positions_than_its_answers(model):
+    needed = len(FIRST) + len(TEXTS[0]) + 3  # the last of 4 new tokens needs none
+    found = make_engine(model, max_model_len=needed).assess([Sample(FIRST, TEXTS[:1])], max_new_tokens=4)
+    assert found.levels[-1].answer_agreement == 1
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_logits_of_a_stop_token_are_compared_and_those_after_the_last_token_are_not(model, monkeypatch, ends):
+    engine = make_engine(model)
+    answer = engine.generate(FIRST, TEXTS, mode="full", max_new_tokens=3, stop=[]).result()
+    stop = answer[2] if ends else None
+    monkeypatch.setattr(model.generation_config, "eos_token_id", stop)
+    passes = passes_of(engine, monkeypatch)
+    engine.assess([Sample(FIRST, TEXTS)], max_new_tokens=3)
+    # A stop token may come earlier in the answer, too.
+    length = answer.index(stop) if ends else 2
+    scored = {tuple(job.tokens): len(job.logits[0]) for work in passes for job, _ in work.rows if job.logits}
+    assert scored == {(*FIRST, *answer[:length]): length + 1}
+
+
+def test_a_token_that_is_impossible_at_every_level_adds_nothing_to_the_divergence():
+    impossible, other = (torch.tensor([[1.0, x, -torch.inf]]).log_softmax(-1) for x in (2.0, 3.0))
+    divergences = []
+    for given in (impossible, other):
+        tally = _Tally()
+        _compare(tally, impossible, given)
+        divergences += tally.kl
+    expected = torch.nn.functional.kl_div(other[:, :2], impossible[:, :2], log_target=True, reduction="sum")
+    assert float(divergences[0]) == 0 and float(divergences[1]) == pytest.approx(float(expected))
 
 
 def test_an_assessment_is_shown_as_a_table():
@@ -159,6 +213,9 @@ def test_an_assessment_is_shown_as_a_table():
         (3, {}, r"samples\[0\] = 3; it must be a Sample"),
         ([], {"max_kl": -1}, "max_kl = -1; it must be a number of nats, at least 0"),
         ([], {"max_new_tokens": 0}, "max_new_tokens = 0; it must be an integer, at least 1"),
+        ([], {"max_new_tokens": True}, "max_new_tokens = True; it must be an integer, at least 1"),
+        ([Sample([1], "one two")], {}, r"documents = 'one two'; it must be a list of texts or of token ids"),
+        ([Sample([1], None)], {}, "documents = None; it must be a list of texts or of token ids"),
     ],
 )
 def test_mistakes_are_refused(model, samples, options, message):
@@ -166,6 +223,14 @@ def test_mistakes_are_refused(model, samples, options, message):
     with pytest.raises(lazyrope.SpecError, match=message):
         engine.assess(samples, **options)
     assert_nothing_is_held(engine)
+
+
+def test_samples_and_counts_may_be_of_numpy(model):
+    engine = make_engine(model)
+    sample = Sample(np.array(FIRST), [np.array(text) for text in TEXTS], np.array(ANSWER))
+    found = engine.assess([sample], max_new_tokens=np.int64(1))
+    assert all(row.perplexity is not None for row in found.levels)
+    assert len(engine.score(FIRST, num_logits=np.int64(2)).logits) == 2
 
 
 def test_a_sample_that_does_not_fit_the_budget_is_an_error(model):
@@ -186,10 +251,11 @@ def test_scores_have_the_logits_after_the_last_tokens(capped):
     assert (given.logits - expected).abs().max() < (0.5 if HAS_GPU else 1e-4)
     tokens = engine.generate(prompt, TEXTS[:1], max_new_tokens=1, stop=[]).result()
     assert HAS_GPU or tokens == [int(given.logits[-1].argmax())]
-    with pytest.raises(
-        lazyrope.SpecError, match=r"num_logits = 71; it must be 0 to 70, the number of the prompt's tok"
-    ):
-        engine.score(prompt, num_logits=71)
+    for wrong in (71, True):
+        with pytest.raises(
+            lazyrope.SpecError, match=f"num_logits = {wrong}; it must be 0 to 70, the number of the prompt's tok"
+        ):
+            engine.score(prompt, num_logits=wrong)
 
 
 def test_samples_may_be_text(model):

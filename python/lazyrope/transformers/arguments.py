@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
+from typing import Any
 
 from ..errors import SpecError
 
@@ -14,6 +15,14 @@ def is_finite(value: object) -> bool:
         return math.isfinite(float(value))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return False
+
+
+def as_int(value: Any) -> int | None:
+    """Returns an integer of any type, such as numpy's, as an int. Returns None for all else, and for a bool."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def is_text(value: object) -> bool:
@@ -30,6 +39,11 @@ def stop_ids(stop: object) -> frozenset[int]:
     is_of_ids = is_list and all(hasattr(i, "__index__") for i in ids)
     check("stop", stop, is_of_ids, "a list of token ids, such as [tokenizer.eos_token_id]")
     return frozenset(map(operator.index, ids))
+
+
+def check_documents(documents: object) -> None:
+    is_list = isinstance(documents, Iterable) and not isinstance(documents, str | bytes)
+    check("documents", documents, is_list, "a list of texts or of token ids; a single one is [text]")
 
 
 def check(name: str, value: object, condition: bool, allowed: str) -> None:

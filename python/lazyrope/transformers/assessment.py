@@ -14,11 +14,11 @@ import torch
 
 from ..errors import SpecError
 from ..recovery import Recovery
-from .arguments import check, is_finite
+from .arguments import as_int, check, check_documents, is_finite
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .generation import Scores
+    from .generation import Generation
 
 Tensor = Any
 FULL = "full"
@@ -46,14 +46,15 @@ class LevelResult:
     """One level's distance from an ordinary prefill, and its cost, over all samples.
 
     The reference of a sample is the greedy answer of the ordinary prefill. Each level is given the tokens of that
-    answer, and its logits before and after each of them are compared.
+    answer, and its logits before each of them are compared. If the answer ended by a stop token, the logits before that
+    token are compared, too.
 
     Attributes:
         level: The level of recovery, or "full" for the reference itself.
         first_token_agreement: The share of samples whose most probable first token is the reference's.
         answer_agreement: The share of samples whose most probable token is the reference's along the whole answer. Up
             to rounding, these are the samples with the same greedy answer.
-        mean_kl: The mean of KL(reference || level) over all tokens of the answers, in nats.
+        mean_kl: The mean of KL(reference || level) over all compared logits, in nats.
         p99_kl: The 99th percentile of the same, in nats.
         perplexity: The perplexity of the given answers, or None if no sample has one.
         first_token_ms: The median time from the arrival of a request to its first token, in milliseconds. All documents
@@ -156,41 +157,47 @@ class _Way:
 
 
 class Assessor:
-    """Runs samples at each level. It stores documents under a salt of its own, so that it finds no other ones."""
+    """Runs samples at each level. It stores documents under salts of its own, so that it finds no other ones."""
 
     def __init__(self, engine: Engine, max_new_tokens: int) -> None:
         self._engine = engine
         self._max_new_tokens = max_new_tokens
-        self._salt = f"assessment {secrets.token_hex(16)}"
+        self._salt = ""
         self._ways = _ways(engine.recovery)
         self._tallies = {way.name: _Tally() for way in self._ways}
 
     def run(self, samples: Sequence[Sample], max_kl: float) -> Assessment:
-        """Measures all samples. A first run of the first sample warms up and is not counted."""
+        """Measures all samples."""
         encoded = [self._encoded(sample) for sample in samples]
         if not encoded:
             raise SpecError("samples are empty; an assessment needs at least one")
-        self._add(*encoded[0])
-        self._tallies = {way.name: _Tally() for way in self._ways}
-        self._salt += " again"
         for sample in encoded:
             self._add(*sample)
         return Assessment(tuple(self._tallies[way.name].result(way.name) for way in self._ways), max_kl)
 
     def _encoded(self, sample: Sample) -> tuple[list[int], list[list[int]], list[int]]:
         encode = self._engine._encode
+        check_documents(sample.documents)
         documents = [tokens for text in sample.documents if (tokens := encode("documents", text))]
         check("documents", sample.documents, bool(documents), "at least one document of at least one token")
-        return encode("prompt", sample.prompt), documents, encode("answer", sample.answer or [])
+        return (
+            encode("prompt", sample.prompt),
+            documents,
+            encode("answer", () if sample.answer is None else sample.answer),
+        )
 
     def _add(self, prompt: list[int], documents: list[list[int]], answer: list[int]) -> None:
-        reference = self._greedy_reference(prompt, documents)
+        for _ in range(2):  # the first round compiles kernels and captures graphs, and the second one is measured
+            self._salt = f"assessment {secrets.token_hex(16)}"  # neither documents nor overlays are stored yet
+            timed = {way.name: self._timed(way, prompt, self._texts(way, documents)) for way in reversed(self._ways)}
+        reference = timed[FULL].tokens
+        if timed[FULL].finish_reason == "length":
+            reference = reference[:-1]  # the logits after the last token belong to no token of the answer
         exact: Tensor = None
         for way in reversed(self._ways):  # the reference comes first
             texts = self._texts(way, documents)
             tally = self._tallies[way.name]
-            if way.name != FULL:
-                self._measure_time(way, prompt, texts)
+            tally.seconds.append(_first_token_time(timed[way.name]))
             scores = self._score(way, prompt, reference, texts)
             logits = _log_probabilities(scores)
             exact = logits if exact is None else exact
@@ -205,35 +212,39 @@ class Assessor:
     def _texts(self, way: _Way, documents: list[list[int]]) -> list[list[int]]:
         return [list(self._engine.recovery.prefix), *documents] if way.shows_prefix else documents
 
-    def _greedy_reference(self, prompt: list[int], documents: list[list[int]]) -> list[int]:
-        """Returns the greedy answer of the ordinary prefill, and measures its time."""
-        way = self._ways[-1]
-        generation = self._engine.generate(
-            prompt, self._texts(way, documents), max_new_tokens=self._max_new_tokens, salt=self._salt, **way.options
-        )
-        tokens = generation.result()
-        assert generation.first_token is not None
-        self._tallies[FULL].seconds.append(generation.first_token - generation.arrival)
-        return tokens
+    def _timed(self, way: _Way, prompt: list[int], texts: list[list[int]]) -> Generation:
+        """Answers the prompt: by an ordinary prefill as a whole, and by a level with one token over stored documents.
 
-    def _measure_time(self, way: _Way, prompt: list[int], texts: list[list[int]]) -> None:
-        """Measures the time to the first token over stored documents."""
-        for options in (way.options | NOTHING_AGAIN.get(way.name, {}), way.options):
-            generation = self._engine.generate(prompt, texts, max_new_tokens=1, salt=self._salt, stop=[], **options)
-            generation.result()
-        assert generation.first_token is not None
-        self._tallies[way.name].seconds.append(generation.first_token - generation.arrival)
+        The documents of a level are stored first, and nothing is computed again meanwhile.
+        """
+        if way.name == FULL:
+            return self._answered(prompt, texts, self._max_new_tokens, way.options)
+        self._answered(prompt, texts, 1, way.options | NOTHING_AGAIN.get(way.name, {}))
+        return self._answered(prompt, texts, 1, way.options)
 
-    def _score(self, way: _Way, prompt: list[int], answer: list[int], texts: list[list[int]]) -> Scores:
-        """Returns the scores with the logits before and after each token of an answer, which no level may look at."""
-        return self._engine.score(
-            [*prompt, *answer],
-            texts,
-            num_logits=len(answer) + 1,
-            question_length=len(prompt),
-            salt=self._salt,
-            **way.options,
-        )
+    def _answered(
+        self, prompt: list[int], texts: list[list[int]], max_new_tokens: int, options: dict[str, Any]
+    ) -> Generation:
+        generation = self._engine.generate(prompt, texts, max_new_tokens=max_new_tokens, salt=self._salt, **options)
+        generation.result()
+        return generation
+
+    def _score(self, way: _Way, prompt: list[int], answer: list[int], texts: list[list[int]]) -> Generation:
+        """Returns a request with the logits before and after each token of an answer, which no level may look at.
+
+        :meth:`Engine.score` would also keep the hidden states of all new documents.
+        """
+        options: dict[str, Any] = {"max_new_tokens": 0, "temperature": 0.0, "stop": frozenset(), "salt": self._salt}
+        options |= {"num_logits": len(answer) + 1, "question_length": len(prompt)}
+        generation = self._engine._queue([*prompt, *answer], texts, way.options["mode"], way.recovery, **options)
+        generation.result()
+        return generation
+
+
+def _first_token_time(generation: Generation) -> float:
+    """Returns the seconds from the arrival of a request to its first token."""
+    assert generation.first_token is not None
+    return generation.first_token - generation.arrival
 
 
 def _ways(recovery: Recovery) -> list[_Way]:
@@ -252,10 +263,9 @@ def _ways(recovery: Recovery) -> list[_Way]:
     return [*ways, _Way(FULL, {"mode": FULL, "recovery": "none"}, none, bool(recovery.prefix))]
 
 
-def _log_probabilities(scores: Scores) -> Tensor:
+def _log_probabilities(generation: Generation) -> Tensor:
     """Returns the log-probabilities of the kept logits, float32 [tokens, vocabulary size]."""
-    assert scores.logits is not None
-    return scores.logits.log_softmax(-1)
+    return torch.cat(generation._own.logits).log_softmax(-1)
 
 
 def _compare(tally: _Tally, exact: Tensor, given: Tensor) -> None:
@@ -266,7 +276,9 @@ def _compare(tally: _Tally, exact: Tensor, given: Tensor) -> None:
         exact: Log-probabilities of the reference, [tokens, vocabulary size].
         given: Log-probabilities of the level, of the same shape.
     """
-    tally.kl.append((exact.exp() * (exact - given)).sum(-1).cpu())
+    probability = exact.exp()
+    divergence = torch.where(probability > 0, probability * (exact - given), 0.0)  # a logit may be minus infinity
+    tally.kl.append(divergence.sum(-1).cpu())
     tally.agrees.append((exact.argmax(-1) == given.argmax(-1)).cpu())
 
 
@@ -291,7 +303,9 @@ def as_samples(samples: object) -> list[Sample]:
     return found
 
 
-def check_options(max_kl: object, max_new_tokens: object) -> None:
+def check_options(max_kl: object, max_new_tokens: object) -> int:
+    """Returns max_new_tokens as an int."""
     check("max_kl", max_kl, is_finite(max_kl) and max_kl >= 0, "a number of nats, at least 0")  # type: ignore[operator]
-    is_count = isinstance(max_new_tokens, int) and max_new_tokens >= 1
-    check("max_new_tokens", max_new_tokens, is_count, "an integer, at least 1")
+    count = as_int(max_new_tokens) or 0
+    check("max_new_tokens", max_new_tokens, count >= 1, "an integer, at least 1")
+    return count

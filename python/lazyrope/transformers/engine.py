@@ -6,13 +6,12 @@ tokens of running requests.
 
 from __future__ import annotations
 
-import operator
 import threading
 import time
 import traceback
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from .._trace import traced
 from ..documents import Document, DocumentStore, InsertError, StoreFull
 from ..errors import SpecError
 from ..recovery import Recovery
-from .arguments import check, is_finite, is_text, stop_ids
+from .arguments import as_int, check, check_documents, is_finite, is_text, stop_ids
 from .assessment import Assessment, Assessor, Sample, as_samples, check_options
 from .backend import Backend
 from .fifo_lock import FifoLock, device_lock
@@ -156,7 +155,7 @@ class Engine:
         Raises:
             SpecError: A value is not allowed.
         """
-        count = operator.index(max_new_tokens) if hasattr(max_new_tokens, "__index__") else 0
+        count = as_int(max_new_tokens) or 0
         check("max_new_tokens", max_new_tokens, count >= 1, "an integer, at least 1")
         check("temperature", temperature, is_finite(temperature) and temperature >= 0, "a number, at least 0")
         max_new_tokens, temperature = count, float(temperature)
@@ -211,9 +210,9 @@ class Engine:
         """Measures how near each level of recovery comes to an ordinary prefill, on samples of your own.
 
         The levels have the parameters of :attr:`recovery`. All levels and the ordinary prefill see the same text: if
-        the engine has a prefix, it is the first document at level "none". The documents are stored under a salt that
-        only this call uses, and the store evicts them when it needs room. Times are right only if the engine serves no
-        other requests meanwhile.
+        the engine has a prefix, it is the first document at level "none". The documents of each sample are stored under
+        salts that no other request uses, and the store evicts them when it needs room. Times are right only if the
+        engine serves no other requests meanwhile.
 
         Args:
             samples: Questions over documents, as :class:`Sample` or as dicts with its names. Each needs at least one
@@ -226,8 +225,8 @@ class Engine:
             SpecError: A value is not allowed.
             DocumentTooLarge: A sample does not fit the budget.
         """
-        check_options(max_kl, max_new_tokens)
-        return Assessor(self, max_new_tokens).run(as_samples(samples), max_kl)
+        count = check_options(max_kl, max_new_tokens)
+        return Assessor(self, count).run(as_samples(samples), max_kl)
 
     def run(self) -> None:
         """Runs passes until all requests have ended."""
@@ -290,19 +289,15 @@ class Engine:
         check("salt", fields["salt"], is_text(fields["salt"]), "text")
         own = self._encode("prompt", prompt)
         check("prompt", prompt, bool(own), "at least one token")
-        kept = fields.get("num_logits", 0)
-        is_count = isinstance(kept, int) and 0 <= kept <= len(own)
-        check("num_logits", kept, is_count, f"0 to {len(own)}, the number of the prompt's tokens")
-        end = len(own) if question_length is None else question_length
-        check(
-            "question_length",
-            question_length,
-            isinstance(end, int) and 1 <= end <= len(own),
-            f"1 to {len(own)}, or None",
-        )
+        given = fields.get("num_logits", 0)
+        kept = as_int(given)
+        is_count = kept is not None and 0 <= kept <= len(own)
+        check("num_logits", given, is_count, f"0 to {len(own)}, the number of the prompt's tokens")
+        fields["num_logits"] = kept
+        end = len(own) if question_length is None else as_int(question_length) or 0
+        check("question_length", question_length, 1 <= end <= len(own), f"1 to {len(own)}, or None")
         question = range(max(0, end - recovery.question_tokens), end)
-        is_list = isinstance(documents, Iterable) and not isinstance(documents, str | bytes)
-        check("documents", documents, is_list, "a list of texts or of token ids; a single one is [text]")
+        check_documents(documents)
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
         if self.max_model_len is not None:
             sizes = (len(recovery.shown_prefix), sum(map(len, texts)), len(own))
