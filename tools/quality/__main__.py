@@ -56,7 +56,12 @@ def main() -> None:
         "--cases", type=int, default=210, metavar="N", help="questions, of three kinds in turn (%(default)s)"
     )
     parser.add_argument(
-        "--documents", type=int, nargs=2, default=(2, 16), metavar=("MIN", "MAX"), help="per case (2 16)"
+        "--documents",
+        type=int,
+        nargs=2,
+        default=(2, 16),
+        metavar=("MIN", "MAX"),
+        help="per case (2 16); 3 or more where two are needed",
     )
     parser.add_argument(
         "--tokens", type=int, nargs=2, default=(100, 1500), metavar=("MIN", "MAX"), help="per document (100 1500)"

@@ -1,7 +1,8 @@
 """Questions over documents whose answers need one document, two, or a name from an earlier one.
 
 Texts of this machine (tools/rag/sources.py) are the documents. Sentences with facts of our own are put between their
-paragraphs, so that no model knows the answers and no public data set's wording is used.
+paragraphs, so that no model knows the answers and no public data set's wording is used. Where an answer needs two
+sentences, other documents have rival sentences of the same form about other people, so that neither sentence is enough.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tools.rag import texts
 
@@ -32,11 +34,15 @@ class Case:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Sentences in the order in which documents must have them, each in a document of its own, and the question."""
+    """The sentences that an answer needs, and the question.
+
+    Documents have the sentences in this order, each in a document of its own. Rivals are sentences in other documents.
+    """
 
     sentences: list[str]
     question: str
     answer: str
+    rivals: list[str] = field(default_factory=list)
 
 
 _FIRST = "Mira Tomas Elena Viktor Hanne Oskar Livia Ramon Greta Pavel Sunniva Idris Noemi Kaspar Yara Anton".split()
@@ -46,29 +52,41 @@ _THING = "ledger compass telescope manuscript barometer violin sextant tapestry 
 _TEAM = "Orion Juniper Basalt Meridian Falcon Lantern Cobalt Harbour Sequoia Tundra".split()
 
 
+_RIVALS = 2  # the other teams or things, with people and towns of their own
 _POOL = 200  # documents to choose from: to read all texts of the machine takes minutes
 
 
-def _name(rng: random.Random) -> str:
-    return f"{rng.choice(_FIRST)} {rng.choice(_LAST)}"
+def _names(rng: random.Random, count: int) -> list[str]:
+    """Returns names that share no first name and no last name."""
+    both = zip(rng.sample(_FIRST, count), rng.sample(_LAST, count), strict=True)
+    return [f"{first} {last}" for first, last in both]
 
 
 def _one_document(rng: random.Random) -> _Facts:
-    place, thing, who = rng.choice(_PLACE), rng.choice(_THING), _name(rng)
+    place, thing, [who] = rng.choice(_PLACE), rng.choice(_THING), _names(rng, 1)
     return _Facts([f"The {thing} of {place} was made by {who}."], f"Who made the {thing} of {place}?", who)
 
 
 def _two_documents(rng: random.Random) -> _Facts:
-    team, who, place = rng.choice(_TEAM), _name(rng), rng.choice(_PLACE)
-    sentences = [f"The leader of the {team} team is {who}.", f"{who} works in the town of {place}."]
-    rng.shuffle(sentences)
-    return _Facts(sentences, f"In which town does the leader of the {team} team work?", place)
+    count = 1 + _RIVALS
+    teams, places = rng.sample(_TEAM, count), rng.sample(_PLACE, count)
+    pairs = [
+        [f"The leader of the {team} team is {who}.", f"{who} works in the town of {place}."]
+        for team, who, place in zip(teams, _names(rng, count), places, strict=True)
+    ]
+    rng.shuffle(pairs[0])
+    question = f"In which town does the leader of the {teams[0]} team work?"
+    return _Facts(pairs[0], question, places[0], [*chain(*pairs[1:])])
 
 
 def _earlier_name(rng: random.Random) -> _Facts:
-    who, thing, place = _name(rng), rng.choice(_THING), rng.choice(_PLACE)
-    sentences = [f"The last owner of the {thing} was {who}.", f"That owner later moved to the town of {place}."]
-    return _Facts(sentences, f"To which town did {who} move?", place)
+    count = 1 + _RIVALS
+    names, places = _names(rng, count), rng.sample(_PLACE, count)
+    pairs = [
+        [f"The last owner of the {thing} was {who}.", f"The owner of the {thing} later moved to the town of {place}."]
+        for thing, who, place in zip(rng.sample(_THING, count), names, places, strict=True)
+    ]
+    return _Facts(pairs[0], f"To which town did {names[0]} move?", places[0], [*chain(*pairs[1:])])
 
 
 _MAKERS: dict[str, Callable[[random.Random], _Facts]] = dict(
@@ -88,7 +106,7 @@ def cases(
     """Yields ``count`` cases of all kinds in turn.
 
     Args:
-        documents: the fewest and the most documents of a case.
+        documents: the fewest and the most documents of a case. Where two sentences are needed, there are at least 3.
         tokens: the fewest and the most tokens of a document, before facts are put into it.
         limit: the most tokens of a case's documents together.
     """
@@ -97,10 +115,11 @@ def cases(
     for i in range(count):
         kind = KINDS[i % len(KINDS)]
         facts = _MAKERS[kind](rng)
-        chosen = _choose(rng, pool, max(rng.randint(*documents), len(facts.sentences)), limit, len(facts.sentences))
-        holders = sorted(rng.sample(range(len(chosen)), len(facts.sentences)))
-        written = dict(zip(holders, facts.sentences, strict=True))
-        made = [_with(rng, each.text, written.get(n)) for n, each in enumerate(chosen)]
+        least = len(facts.sentences) + bool(facts.rivals)
+        chosen = _choose(rng, pool, max(rng.randint(*documents), least), limit, least)
+        made = [
+            _with(rng, each.text, added) for each, added in zip(chosen, _spread(rng, facts, len(chosen)), strict=True)
+        ]
         yield Case(
             kind,
             [tokenizer.encode(text, add_special_tokens=False) for text in made],
@@ -119,10 +138,23 @@ def _choose(rng: random.Random, pool: list[texts.Document], count: int, limit: i
     return chosen
 
 
-def _with(rng: random.Random, text: str, sentence: str | None) -> str:
-    """Returns the text with the sentence as a paragraph of its own between two others, or at its end."""
-    if sentence is None:
+def _spread(rng: random.Random, facts: _Facts, count: int) -> list[list[str]]:
+    """Returns the sentences that each of ``count`` documents gets."""
+    added: list[list[str]] = [[] for _ in range(count)]
+    holders = sorted(rng.sample(range(count), len(facts.sentences)))
+    for n, sentence in zip(holders, facts.sentences, strict=True):
+        added[n].append(sentence)
+    others = [n for n in range(count) if n not in holders]
+    for sentence in facts.rivals:
+        added[rng.choice(others)].append(sentence)
+    return added
+
+
+def _with(rng: random.Random, text: str, sentences: list[str]) -> str:
+    """Returns the text with each sentence as a paragraph of its own between two others, or at its end."""
+    if not sentences:
         return text
     paragraphs = text.strip("\n").split("\n\n")
-    paragraphs.insert(rng.randint(1, len(paragraphs)), sentence)
+    for sentence in sentences:
+        paragraphs.insert(rng.randint(1, len(paragraphs)), sentence)
     return "\n\n".join(paragraphs) + "\n"
