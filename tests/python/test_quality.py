@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from tools.quality.levels import (
     first_tokens,
     guided,
     guided_by_both,
+    pages_of,
 )
 from tools.quality.measure import _outcome, compare
 from tools.quality.reference import Reference, Temperature
@@ -109,6 +111,27 @@ def test_levels_choose_whole_pages_up_to_their_share(reference):
     assert {*second[:16], *third[:16]} <= set(guided(SHARE)(request))
 
 
+def test_all_rules_choose_as_many_tokens_as_guided_where_first_pages_exceed_the_share(reference):
+    request = request_of(reference, [document[:20] for document in DOCUMENTS] * 3)
+    total = len(request.stored.ids) - len(PREFIX)
+    count = len(guided(0.1)(request))
+    assert count == 8 * 16 > 0.2 * total
+    assert [len(choose(request)) for choose in (guided_by_both(0.1), at_random(0.1), deviating(0.1))] == 3 * [count]
+
+
+@pytest.mark.parametrize("behind_prefix", [False, True])
+@pytest.mark.parametrize("prefix", [[], PREFIX], ids=["no prefix", "prefix"])
+def test_all_pages_together_make_an_ordinary_prefill(reference, prefix, behind_prefix):
+    """The first document is among them only if there is a prefix that it has not seen."""
+    stored = reference.store(prefix, DOCUMENTS, behind_prefix=behind_prefix)
+    every = [i for page in pages_of(stored) for i in page]
+    assert (every[0] > len(prefix)) == (behind_prefix or not prefix)
+    expected = full_logits(reference, prefix=prefix)
+    torch.testing.assert_close(reference.read(stored, PROMPT, every).logits, expected, atol=1e-3, rtol=1e-3)
+    request = Request(stored, PROMPT, reference.read(stored, PROMPT), [], random.Random(1))
+    assert first_tokens(100)(request) == every
+
+
 def test_guided_pages_are_those_with_the_most_mass(reference):
     request = request_of(reference)
     request.first.mass = torch.zeros(len(request.stored.ids))
@@ -136,14 +159,78 @@ def test_a_token_that_is_impossible_at_every_level_adds_nothing_to_the_divergenc
     assert _outcome(case, full, level, 0.0).answer_kl == pytest.approx(float(expected))
 
 
-def test_documents_have_the_facts_in_the_order_that_the_question_needs():
-    class Words:
-        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-            return [len(word) for word in text.split()]
+class WordTokenizer:
+    """Each word is a token, so that texts can be read back."""
 
-    made = list(facts.cases(Words(), 6, seed=3, documents=(3, 4), tokens=(30, 60), limit=200))
-    assert [case.kind for case in made] == [*facts.KINDS, *facts.KINDS]
-    for case in made:
-        assert 2 <= len(case.documents) <= 4 and case.answer
-    again = list(facts.cases(Words(), 6, seed=3, documents=(3, 4), tokens=(30, 60), limit=200))
-    assert made == again
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.ids: dict[str, int] = {}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        for word in text.split():
+            if word not in self.ids:
+                self.ids[word] = len(self.words)
+                self.words.append(word)
+        return [self.ids[word] for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(self.words[i] for i in ids)
+
+
+NAME = r"(\w+ \w+)"
+FORMS = {
+    "two documents": (
+        r"In which town does the leader of the (\w+) team work\?",
+        rf"The leader of the (\w+) team is {NAME}\.",
+        rf"{NAME} works in the town of (\w+)\.",
+    ),
+    "an earlier name": (
+        rf"To which town did {NAME} move\?",
+        rf"The last owner of the (\w+) was {NAME}\.",
+        r"The owner of the (\w+) later moved to the town of (\w+)\.",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def made() -> list[tuple[facts.Case, list[str]]]:
+    """Cases with the texts of their documents."""
+    tokenizer = WordTokenizer()
+    cases = list(facts.cases(tokenizer, 24, seed=3, documents=(2, 5), tokens=(30, 60), limit=200))
+    assert cases == list(facts.cases(tokenizer, 24, seed=3, documents=(2, 5), tokens=(30, 60), limit=200))
+    assert [case.kind for case in cases[:6]] == [*facts.KINDS, *facts.KINDS]
+    for case in cases:
+        assert tokenizer.decode(case.answer) in case.text
+    return [(case, [tokenizer.decode(document) for document in case.documents]) for case in cases]
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_an_answer_needs_two_sentences_of_documents_of_their_own(made, kind):
+    question, first, second = FORMS[kind]
+    orders = set()
+    for case, texts in made:
+        if case.kind != kind:
+            continue
+        asked = re.match(question, case.text).group(1)
+        firsts, seconds = (
+            [(i, *found) for i, text in enumerate(texts) for found in re.findall(form, text)]
+            for form in (first, second)
+        )
+        # The first sentence of a pair leads from what is asked to the second one, which has the town.
+        known = 1 if kind == "two documents" else 2
+        [(one, *pair)] = [each for each in firsts if each[known] == asked]
+        [(other, _, town)] = [each for each in seconds if each[1] == pair[2 - known]]
+        assert one != other and case.text.endswith(f"{town}.")
+        orders.add(one < other)
+        rivals = [each for each in firsts + seconds if each[0] not in (one, other)]
+        assert len(rivals) == len(firsts + seconds) - 2 == 4, "each document with a needed sentence has that one alone"
+        assert len({each[2] for each in seconds}) == 3 and len({each[1:] for each in firsts}) == 3
+        assert all(each[known] != asked for each in firsts if each in rivals)
+    assert orders == ({False, True} if kind == "two documents" else {True})
+
+
+def test_an_answer_of_one_document_is_in_one(made):
+    for case, texts in made:
+        if case.kind == "one document":
+            [who] = [found for text in texts for found in re.findall(rf"The \w+ of \w+ was made by {NAME}\.", text)]
+            assert case.text.endswith(f" {who}.")

@@ -51,25 +51,59 @@ class Level:
         return reference.read(request.stored, request.prompt, again, self.temperature), len(again) / total
 
 
+def incomplete_documents(stored: Stored) -> list[range]:
+    """Returns the documents that have not seen everything before them: all but a first one that saw the prefix."""
+    is_complete = stored.behind_prefix or stored.prefix == 0
+    return stored.documents()[1 if is_complete else 0 :]
+
+
+def pages_of(stored: Stored) -> list[range]:
+    """Returns the pages of all documents that have not seen everything before them. Each begins with its document."""
+    return _pages(stored, _choice(stored, 0.0, 0))
+
+
+def _pages(stored: Stored, choice: PageChoice) -> list[range]:
+    """Returns the pages of a choice. They count from the prefix's first token, as all tokens of ``stored`` do."""
+    return [range(stored.prefix + page.start, stored.prefix + page.stop) for page in choice.pages]
+
+
+def _choice(stored: Stored, share: float, first: int) -> PageChoice:
+    """Returns the choice that an engine would make.
+
+    An engine chooses no token of the first document. An empty document is put first if all of them are incomplete.
+    """
+    documents = stored.documents()
+    empty = (0,) if len(incomplete_documents(stored)) == len(documents) else ()
+    return PageChoice((*empty, *map(len, documents)), share, first)
+
+
 def first_tokens(count: int) -> Choose:
-    """Level 1: the first tokens of each document but the first."""
+    """Level 1: the first tokens of each document that has not seen everything before it."""
 
     def choose(request: Request) -> list[int]:
-        return [i for document in request.stored.documents()[1:] for i in document[:count]]
+        return [i for document in incomplete_documents(request.stored) for i in document[:count]]
 
     return choose
 
 
-def _best_pages(stored: Stored, share: float, score: Callable[[range], float], first: int = 0) -> list[int]:
+def _best_pages(stored: Stored, share: float, score: Callable[[range], float], first: int) -> list[int]:
     """Returns the tokens that an engine would choose by these scores of pages. The first ones of documents are in."""
-    choice = PageChoice(tuple(map(len, stored.documents())), share, first)
-    prefix = stored.prefix
-    scores = [score(range(prefix + page.start, prefix + page.stop)) for page in choice.pages]
-    return [prefix + i for i in choice.tokens(scores)]
+    choice = _choice(stored, share, first)
+    return [stored.prefix + i for i in choice.tokens([score(page) for page in _pages(stored, choice)])]
+
+
+def _as_many_as_guided(request: Request, share: float, score: Callable[[range], float]) -> list[int]:
+    """Returns the tokens of the pages with the best scores, exactly as many as :func:`guided` chooses."""
+    pages = sorted(pages_of(request.stored), key=score, reverse=True)
+    count = len(guided(share)(request))
+    return sorted([i for page in pages for i in page][:count])
 
 
 def guided(share: float, first: int = PAGE) -> Choose:
-    """Level 2: first pages, and then the pages to which the prompt attends most."""
+    """Level 2: first pages, and then the pages to which the prompt attends most.
+
+    First pages are always among them. With many short documents they alone may be more than the share.
+    """
 
     def choose(request: Request) -> list[int]:
         return _best_pages(request.stored, share, _sum_over(request.first.mass), first)
@@ -92,17 +126,22 @@ def guided_by_both(share: float, first: int = PAGE) -> Choose:
 
 
 def at_random(share: float) -> Choose:
+    """Random pages, of as many tokens as :func:`guided` chooses. The last page may be cut."""
+
     def choose(request: Request) -> list[int]:
-        return _best_pages(request.stored, share, lambda _page: request.rng.random())
+        return _as_many_as_guided(request, share, lambda _page: request.rng.random())
 
     return choose
 
 
 def deviating(share: float) -> Choose:
-    """CacheBlend's rule: the pages whose values in the first layers differ most from those of an ordinary prefill."""
+    """CacheBlend's rule: the pages whose values in the first layers differ most from those of an ordinary prefill.
+
+    They have as many tokens as :func:`guided` chooses, and the last page may be cut.
+    """
 
     def choose(request: Request) -> list[int]:
-        return _best_pages(request.stored, share, _sum_over(_deviation(request)))
+        return _as_many_as_guided(request, share, _sum_over(_deviation(request)))
 
     return choose
 
