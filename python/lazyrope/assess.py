@@ -94,6 +94,7 @@ def make_engine(options: argparse.Namespace) -> Any:
         model.eval(),
         tokenizer=AutoTokenizer.from_pretrained(options.model),
         budget=options.budget,
+        recovery="prefix" if options.prefix else "none",
         prefix=options.prefix,
         overlay_tokens=options.overlay_tokens,
         share=options.share,

@@ -34,7 +34,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -92,12 +92,12 @@ class Recovery:
     question_tokens: int = 128
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
+        if not isinstance(self.level, str) or self.level not in LEVELS:
             raise SpecError(f"recovery = {self.level!r:.80}; it must be one of {', '.join(LEVELS)}")
         object.__setattr__(self, "overlay_tokens", _count("overlay_tokens", self.overlay_tokens, least=0))
         object.__setattr__(self, "question_tokens", _count("question_tokens", self.question_tokens, least=1))
         object.__setattr__(self, "share", _share(self.share))
-        prefix = int64_array(self.prefix).tolist() if len(self.prefix) else []
+        prefix = int64_array(self.prefix).tolist() if _num_tokens("prefix", self.prefix) else []
         object.__setattr__(self, "prefix", tuple(prefix))
         if self.level == "prefix" and not prefix:
             raise SpecError(
@@ -123,7 +123,7 @@ class Recovery:
             if name in UNUSED.get(chosen, ()):
                 raise SpecError(f'{name} is given; recovery = "{chosen}" does not use it')
         if prefix is not None:
-            given["prefix"] = tuple(prefix)
+            given["prefix"] = tuple(prefix) if _num_tokens("prefix", prefix) else ()
         return replace(self, level=chosen, **given)
 
     @property
@@ -132,11 +132,14 @@ class Recovery:
         return () if self.level == "none" else self.prefix
 
 
-def _count(name: str, value: object, *, least: int) -> int:
-    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not is_integer or operator.index(value) < least:  # type: ignore[arg-type]
-        raise SpecError(f"{name} = {value!r:.80}; it must be an integer, at least {least}")
-    return operator.index(value)  # type: ignore[arg-type]
+def _count(name: str, value: Any, *, least: int) -> int:
+    """Returns an integer of any type that is at least so much as an int."""
+    try:
+        if not isinstance(value, bool) and (count := operator.index(value)) >= least:
+            return count
+    except TypeError:
+        pass
+    raise SpecError(f"{name} = {value!r:.80}; it must be an integer, at least {least}")
 
 
 def _share(value: object) -> float:
@@ -308,14 +311,26 @@ def compose(documents: Sequence[Sequence[int]], recovery: Recovery | None = None
     own overlay before it. All other tokens are those of the shared documents: each saw the prefix, and its own document
     without an overlay. The first document needs no overlay, because its shared tokens have seen everything before them.
 
+    Each overlay lists everything before it, so the parts of "first_page" together have a number of segments that grows
+    with the square of the number of documents.
+
+    A part sees other parts at negative positions, for its own tokens begin at position 0. Masks and temperatures of
+    queries that depend on positions themselves, and not on distances, see these positions. With the mask "chunked", a
+    negative position is in another chunk than position 0: a part sees nothing of what is before it, and recovery gains
+    nothing. The module does not know the mask, so it does not refuse this.
+
     Args:
         documents: The token ids of each document, each at least one.
         recovery: The level and its parameters. None: level "none".
 
     Raises:
-        SpecError: A document has no tokens.
+        SpecError: A value is not allowed, or a document has no tokens.
     """
-    return _Composer(recovery or Recovery()).compose(documents)
+    if recovery is not None and not isinstance(recovery, Recovery):
+        raise SpecError(f'recovery = {recovery!r:.80}; it must be a Recovery, such as Recovery("first_page")')
+    if not isinstance(documents, Iterable) or isinstance(documents, str | bytes):
+        raise SpecError(f"documents = {documents!r:.80}; it must be a list, and each document a sequence of token ids")
+    return _Composer(recovery or Recovery()).compose(list(documents))
 
 
 @dataclass(frozen=True)
@@ -418,7 +433,7 @@ class _Composer:
         self._position = 0  # the logical position after all segments
 
     def compose(self, documents: Sequence[Sequence[int]]) -> Composition:
-        if not all(len(tokens) for tokens in documents):
+        if not all([_num_tokens(f"documents[{i}]", tokens) for i, tokens in enumerate(documents)]):
             raise SpecError("a document is empty; a document has at least one token")
         before = self._store_prefix()
         context = f"prefix {_digest(self._prefix)}" if self._prefix else ""
@@ -470,6 +485,16 @@ class _Composer:
     def _add(self, part: Part) -> int:
         self._parts.append(part)
         return len(self._parts) - 1
+
+
+def _num_tokens(name: str, tokens: Any) -> int:
+    """Returns the length of a sequence of token ids. It does not look at the tokens."""
+    try:
+        if not isinstance(tokens, str | bytes):
+            return len(tokens)
+    except TypeError:
+        pass
+    raise SpecError(f"{name} = {tokens!r:.80}; it must be a sequence of token ids")
 
 
 def _digest(tokens: Sequence[int], before: str = "") -> str:

@@ -94,7 +94,7 @@ def expected_of(model: Any, level: str) -> LevelResult:
 @needs_float32
 def test_an_assessment_equals_the_reference_of_recovery(capped, monkeypatch):
     monkeypatch.setattr(capped.generation_config, "eos_token_id", None)
-    engine = make_engine(capped, prefix=PREFIX, share=SHARE)
+    engine = make_engine(capped, recovery="prefix", prefix=PREFIX, share=SHARE)
     found = engine.assess(SAMPLES, max_new_tokens=3)
     assert [row.level for row in found.levels] == ["none", "prefix", "first_page", "guided", "full"]
     for row in found.levels:
@@ -265,7 +265,7 @@ def test_samples_may_be_text(model):
         """A tokenizer of the same words, which the engine calls for prompts, documents and answers."""
 
     texts = ["one two three four", "five six seven"]
-    engine = make_engine(model, tokenizer=Known(), prefix="answer briefly")
+    engine = make_engine(model, tokenizer=Known(), recovery="prefix", prefix="answer briefly")
     assert len(engine.recovery.prefix) == 2
     found = engine.assess([Sample("what is one", texts, "two")], max_new_tokens=1)
     assert all(row.perplexity is not None and row.perplexity > 1 for row in found.levels)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import lazyrope
+import numpy
 import pytest
+import torch
 from lazyrope.recovery import (
     LEVELS,
     Composition,
@@ -190,6 +192,11 @@ def test_level_guided_stores_what_level_prefix_stores():
     assert compose([A, B], Recovery("guided")).parts == compose([A, B]).parts
 
 
+def test_documents_may_come_from_a_generator():
+    given = compose((each for each in (A, B)), Recovery("first_page", PREFIX))
+    assert given == compose([A, B], Recovery("first_page", PREFIX)) and len(given.parts) == 4
+
+
 def identity(part: Part) -> tuple[tuple[int, ...], str]:
     return tuple(part.tokens), part.context
 
@@ -243,6 +250,18 @@ MISTAKES = {
     "question_tokens = 0; it must be an integer, at least 1": lambda: Recovery("guided", question_tokens=0),
     'share is given; recovery = "first_page" does not use it': lambda: Recovery("first_page").changed(share=0.5),
     "a document is empty": lambda: compose([A, []]),
+    "recovery = \\['none'\\]; it must be one of": lambda: Recovery(["none"]),
+    "recovery = array.*; it must be one of": lambda: Recovery(numpy.array(["none", "prefix"])),
+    "prefix = 5; it must be a sequence of token ids": lambda: Recovery("prefix", 5),
+    "prefix = None; it must be a sequence of token ids": lambda: Recovery("prefix", None),
+    "prefix = 6; it must be a sequence of token ids": lambda: Recovery().changed("prefix", 6),
+    "prefix = 'text'; it must be a sequence of token ids": lambda: Recovery("prefix", "text"),
+    r"overlay_tokens = tensor\(1.5000\); it must be an int": lambda: Recovery("first_page", (), torch.tensor(1.5)),
+    "recovery = 'prefix'; it must be a Recovery, such as": lambda: compose([A], "prefix"),
+    "documents = 5; it must be a list, and each document a sequence of token ids": lambda: compose(5),
+    "documents = 'text'; it must be a list": lambda: compose("text"),
+    r"documents\[1\] = 5; it must be a sequence of token ids": lambda: compose([A, 5]),
+    r"documents\[0\] = 'text'; it must be a sequence of token ids": lambda: compose(["text"]),
 }
 
 

@@ -112,7 +112,7 @@ def test_choice_and_logits_equal_those_that_the_quality_is_measured_by(prefix, s
 @pytest.mark.parametrize("prefix", [[], PREFIX], ids=["no prefix", "prefix"])
 def test_the_ends_of_the_share_equal_other_levels(model, prefix, monkeypatch):
     """No pages, first pages alone and all pages. None of them needs a pass of the question."""
-    engine = make_engine(model, prefix=prefix)
+    engine = make_engine(model, recovery="prefix" if prefix else "none", prefix=prefix)
     engine.score(PROMPT, DOCUMENTS, recovery="guided", share=0, overlay_tokens=0)
     spy = Spy(engine, monkeypatch)
     without: dict[str, Any] = {"recovery": "prefix"} if prefix else {"recovery": "none"}

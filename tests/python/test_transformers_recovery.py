@@ -353,6 +353,8 @@ def test_a_mode_without_recovery_is_refused_by_name(model):
         engine.generate(PROMPT, mode="block")
     with pytest.raises(lazyrope.SpecError, match=text):
         make_engine(model, mode="block", recovery="prefix", prefix=PREFIX)
+    with pytest.raises(lazyrope.SpecError, match='prefix is given; recovery = "none" does not use it'):
+        make_engine(model, prefix=PREFIX)
     assert len(engine.score(PROMPT, DOCUMENTS, mode="block", recovery="none").prompt) == len(PROMPT)
     with pytest.raises(lazyrope.SpecError, match=r"prefix = .*; it must be token ids of 0 to 1023"):
         engine.generate(PROMPT, prefix=[1024])

@@ -79,7 +79,8 @@ def attach(
             the prompt first runs over the stored documents, and the pages of 16 tokens to which it attends most are
             then computed again as well. A request may choose another level. The modes "lazy" and "full" have all
             levels, and "full" computes everything again anyway.
-        prefix: The tokens, or the text, of the prefix, such as a system prompt.
+        prefix: The tokens, or the text, of the prefix, such as a system prompt. It needs another recovery than "none",
+            and a request that chooses "none" does not see it.
         overlay_tokens: The tokens that "first_page" and "guided" compute again at the beginning of each document but
             the first. Those of "first_page" are stored for requests with the same documents before this one.
         share: The share of all tokens of the documents that "guided" computes again, 0 to 1, including overlay_tokens.

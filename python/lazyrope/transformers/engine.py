@@ -86,6 +86,11 @@ class Engine:
         self.recovery = Recovery(
             recovery, tuple(self._encode("prefix", prefix)), overlay_tokens, share, question_tokens
         )
+        if recovery == "none" and self.recovery.prefix:
+            raise SpecError(
+                'prefix is given; recovery = "none" does not use it. Give another level, such as recovery="prefix", and'
+                ' "none" to a request that needs no prefix'
+            )
         _check_recovers(mode, self.recovery)
         self.max_requests = max_requests
         self.max_pass_tokens = max_pass_tokens
@@ -141,7 +146,8 @@ class Engine:
                 the engine's mode.
             recovery: "none", "prefix", "first_page" or "guided", as in :func:`lazyrope.transformers.attach`. The
                 default is the engine's level.
-            prefix: The tokens, or the text, before each document when it is computed. The default is the engine's.
+            prefix: The tokens, or the text, before each document when it is computed. The default is the engine's. A
+                request with recovery "none" has no prefix, so an engine's system prompt must then be in the prompt.
             overlay_tokens: The first tokens of documents that "first_page" and "guided" compute again. The default is
                 the engine's number.
             share: The share of the documents' tokens that "guided" computes again. The default is the engine's.
