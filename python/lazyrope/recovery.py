@@ -316,8 +316,8 @@ def compose(documents: Sequence[Sequence[int]], recovery: Recovery | None = None
 
     A part sees other parts at negative positions, for its own tokens begin at position 0. Masks and temperatures of
     queries that depend on positions themselves, and not on distances, see these positions. With the mask "chunked", a
-    negative position is in another chunk than position 0: a part sees nothing of what is before it, and recovery gains
-    nothing. The module does not know the mask, so it does not refuse this.
+    negative position is in another chunk than position 0: a part sees nothing of what is before it, and "prefix" and
+    "first_page" gain nothing. The module does not know the mask, so it does not refuse this.
 
     Args:
         documents: The token ids of each document, each at least one.
