@@ -52,8 +52,14 @@ def main() -> int:
     first = {number: known[key].trial for number, key in of_number.items() if key in known}
     verdicts: dict[table.Key, Verdict] = {}
 
+    numbers = [m.number for m in every if all(text in m.name for text in options.only)]
+    if options.sample is not None:
+        numbers = random.Random(SEED).sample(numbers, min(options.sample, len(numbers)))
+    # All trials together take long, so a sample runs only those that the table names for its mutants.
+    wanted = options.trial or ([first[n] for n in numbers if n in first] if options.sample else [])
+
     with mutants_inside(overlay(texts, every, instructions)) as chosen:
-        trials = _prepared(options.trial)
+        trials = _prepared(wanted)
         by_number = {m.number: m for m in every}
 
         def report(number: int, verdict: Verdict) -> None:
@@ -64,10 +70,7 @@ def main() -> int:
             verdicts[of_number[number]] = verdict
             _say(by_number[number], verdict)
 
-        numbers = [m.number for m in every if all(text in m.name for text in options.only)]
-        if options.sample is not None:
-            numbers = random.Random(SEED).sample(numbers, min(options.sample, len(numbers)))
-        # A sample runs the unchanged kernels in one thread order, because all trials together take long.
+        # A sample runs the unchanged kernels in one thread order.
         seeds = Seeds(original=1 if options.sample else Seeds.original, mutant=options.seeds)
         judge([ORIGINAL, *numbers], trials, first, chosen, report, seeds)
 

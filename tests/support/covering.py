@@ -40,7 +40,7 @@ PER_RANK: list[dict[str, object]] = [
 # with a GPU or --soak another one.
 EMULATED = 32
 STEPS = len(PHASES) + 1
-RACE_CHECKED = 20
+RACE_CHECKED = 14
 
 Value = tuple[str, object]
 Pair = tuple[Value, Value]
