@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ._program import check_output, require_packages
 from .errors import SpecError, StoreError
 
 PACKAGES = ("numpy", "torch", "transformers")
@@ -119,14 +118,8 @@ def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     """Exits before the model is loaded if an option is wrong, or if a package is missing."""
     if options.limit is not None and options.limit < 1:
         parser.error(f"argument --limit: {options.limit}; it must be at least 1")
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        sys.exit(f"lazyrope assess needs {', '.join(missing)}: pip install {' '.join(missing)}")
-    file = options.json
-    if file is not None and (
-        file.is_dir() or not os.access(file if file.exists() else file.absolute().parent, os.W_OK)
-    ):
-        sys.exit(f"lazyrope assess: cannot write {file}")
+    require_packages(parser.prog, PACKAGES)
+    check_output(parser.prog, options.json)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

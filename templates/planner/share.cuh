@@ -345,7 +345,7 @@ class SharePlanner {
     return run >= params_.min_length && run >= length / 2 ? run : 0;
   }
 
-  // What a family can share: its first `tokens` tokens, by its first `members` members.
+  // A family can share its first `tokens` tokens among its first `members` members.
   struct Choice {
     int64 saved;  // tokens that are not read again
     int32 members;

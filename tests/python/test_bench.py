@@ -460,7 +460,7 @@ class TestCommand:
         assert all(name in text for name in bench.NAMES) and "--check" not in text
 
     def test_a_missing_package_is_named(self, monkeypatch):
-        monkeypatch.setattr(bench.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(SystemExit, match="needs torch, tabulate, tqdm: pip install torch tabulate tqdm"):
             bench.main(["decode"])
 

@@ -23,6 +23,7 @@ from tools.quality.levels import (
 from tools.quality.measure import _outcome, compare
 from tools.quality.reference import Reference, Temperature
 from tools.rag.model import tiny_llama
+from tools.rag.reference import attending_by
 
 PREFIX, PROMPT = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5]
 DOCUMENTS = [random.Random(length).choices(range(100), k=length) for length in (40, 23, 70)]
@@ -78,10 +79,8 @@ def test_the_last_documents_tokens_alone_suffice_where_only_they_see_another_doc
 def test_the_mass_is_that_of_the_models_own_attention(reference):
     ids = torch.tensor([[*PREFIX, *DOCUMENTS[0], *PROMPT]])
     model = reference.model
-    before = model.config._attn_implementation
-    model.config._attn_implementation = "eager"
-    attentions = model(ids, output_attentions=True).attentions
-    model.config._attn_implementation = before
+    with attending_by(model, "eager"):
+        attentions = model(ids, output_attentions=True).attentions
     expected = sum(each[0, :, -len(PROMPT) :].sum((0, 1)) for each in attentions)
     stored = reference.store(PREFIX, DOCUMENTS[:1], behind_prefix=True)
     found = reference.read(stored, PROMPT, wants_mass=True).mass

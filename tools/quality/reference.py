@@ -7,8 +7,7 @@ stored ones. Levels differ in the tokens that they compute again (tools/quality/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -17,6 +16,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.models.llama.modeling_llama import repeat_kv, rotate_half
+
+from tools.rag.reference import attending_by
 
 NAME = "lazyrope_quality"
 
@@ -56,7 +57,7 @@ class Stored:
 
 @dataclass
 class Answer:
-    """What a prompt over documents gives: logits [prompt tokens, vocabulary], and each stored token's mass.
+    """The logits of a prompt over documents, [prompt tokens, vocabulary], and each stored token's mass.
 
     The mass is the attention of the prompt's tokens, summed over them, over heads and over layers.
     """
@@ -110,22 +111,12 @@ class Reference:
         return self.model.model.rotary_emb(torch.zeros(1, device=self.device), moved)
 
     def _run(self, ids: Sequence[int], positions: torch.Tensor, call: _Call) -> torch.Tensor:
-        with _replaced_attention(self.model), torch.no_grad():
+        with attending_by(self.model, NAME), torch.no_grad():
             row = torch.tensor([list(ids)], device=self.device)
             result = self.model(
                 input_ids=row, position_ids=positions[None].to(self.device), use_cache=False, quality_call=call
             )
         return result.logits[0].float()
-
-
-@contextmanager
-def _replaced_attention(model: Any) -> Iterator[None]:
-    before = model.config._attn_implementation
-    model.config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        model.config._attn_implementation = before
 
 
 class _Call:

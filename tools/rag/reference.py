@@ -6,6 +6,7 @@ Every document is recomputed at its position in the context.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -18,6 +19,17 @@ NAME = "block_mask_eager"
 ROWS = 256
 
 
+@contextmanager
+def attending_by(model: Any, name: str) -> Iterator[None]:
+    """Makes the model attend by a function that transformers knows by this name, within the with statement."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = name
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+
+
 def hidden_states(model: Any, prompt: Sequence[int], documents: Sequence[Sequence[int]]) -> torch.Tensor:
     """Returns the last hidden states [tokens, hidden size] of all documents and then the prompt, in the model's dtype.
 
@@ -25,18 +37,13 @@ def hidden_states(model: Any, prompt: Sequence[int], documents: Sequence[Sequenc
     """
     ids = torch.tensor([[t for text in (*documents, prompt) for t in text]], device=model.device)
     ends = list(accumulate((len(text) for text in (*documents, prompt)), initial=0))
-    before = model.config._attn_implementation
-    model.config._attn_implementation = NAME
-    try:
-        with torch.no_grad():
-            result = model.base_model(
-                input_ids=ids,
-                position_ids=torch.arange(ids.shape[1], device=model.device)[None],
-                use_cache=False,
-                block_ends=ends,
-            )
-    finally:
-        model.config._attn_implementation = before
+    with attending_by(model, NAME), torch.no_grad():
+        result = model.base_model(
+            input_ids=ids,
+            position_ids=torch.arange(ids.shape[1], device=model.device)[None],
+            use_cache=False,
+            block_ends=ends,
+        )
     return result.last_hidden_state[0]
 
 

@@ -14,16 +14,15 @@ does what reposition does with PyTorch operations.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .._program import check_output, require_packages
 from .host import environment
 from .peers import PEERS
 from .report import shared_text, table_text
@@ -118,21 +117,6 @@ def command_text(parser: argparse.ArgumentParser, options: argparse.Namespace, u
     return " ".join([parser.prog, options.name, *given])
 
 
-def require_packages() -> None:
-    """Exits before anything is measured if a package is missing."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        sys.exit(f"lazyrope bench needs {', '.join(missing)}: pip install {' '.join(missing)}")
-
-
-def check_output(file: Path | None) -> None:
-    """Exits before anything is measured if the file cannot be written."""
-    if file is None:
-        return
-    if file.is_dir() or not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
-        sys.exit(f"lazyrope bench: cannot write {file}")
-
-
 def write(result: dict[str, Any], file: Path | None) -> None:
     if file:
         file.write_text(json.dumps(result, indent=1) + "\n")
@@ -142,8 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser()
     options = parser.parse_args(arguments)
     shapes = chosen(parser, options)
-    check_output(options.json)
-    require_packages()
+    check_output(parser.prog, options.json)
+    require_packages(parser.prog, PACKAGES)
     from tqdm import tqdm
 
     timer = Timer(options.rounds)
