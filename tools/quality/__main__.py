@@ -1,7 +1,8 @@
 """python -m tools.quality [--cases N] [--json FILE]: what each level of recovery wins back, by a slow reference.
 
 SmolLM2-135M-Instruct answers questions over documents by an ordinary prefill and at each level, in fp32. The program
-needs the packages of tools/requirements/rag*.txt, which `make rag` installs. It measures quality alone, no times.
+needs the packages of tools/requirements/rag*.txt, which `make rag` installs. It measures quality alone; `python -m
+tools.quality.ttft` measures times.
 """
 
 from __future__ import annotations
