@@ -8,6 +8,8 @@ WERROR ?= OFF
 # Several sources of the library are compiled at a time, which takes half the time. With `make UNITY=OFF ...` a change
 # of one source compiles that source alone.
 UNITY ?= ON
+# CI runs the unit tests that run no kernel in `make sanitize` alone: make HOST_TESTS=OFF test
+HOST_TESTS ?= ON
 
 # With ccache the test of the wheel does not compile the same files again. The wheel is built in another folder, where
 # ccache finds them because it takes paths below this directory as relative ones.
@@ -115,12 +117,14 @@ endef
 layers:
 	$(PYTHON) tools/check_layers.py
 
-$(BUILD)/build.ninja: $(VENV)/.build $(BUILD)/.options-$(WERROR)-$(UNITY)
+options := $(BUILD)/.options-$(WERROR)-$(UNITY)-$(HOST_TESTS)
+$(BUILD)/build.ninja: $(VENV)/.build $(options)
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DLAZYROPE_BUILD_PYTHON=ON \
-	  -DLAZYROPE_WERROR=$(WERROR) -DCMAKE_UNITY_BUILD=$(UNITY) $(launcher) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python
+	  -DLAZYROPE_WERROR=$(WERROR) -DCMAKE_UNITY_BUILD=$(UNITY) -DLAZYROPE_HOST_TESTS=$(HOST_TESTS) $(launcher) \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python
 
 # Configures again if an option has changed.
-$(BUILD)/.options-$(WERROR)-$(UNITY):
+$(options):
 	@mkdir -p $(BUILD) && rm -f $(BUILD)/.options-* && touch $@
 
 $(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.wheels: $(VENV)/.build
