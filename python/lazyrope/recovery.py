@@ -25,6 +25,10 @@ prompt begins at ``composition.position`` and sees ``composition.segments``. The
   and each document's first tokens are then computed again over everything before them, for this request alone
   (ProphetKV, arXiv 2602.02579). ``composition.choice`` chooses them, and :func:`recompute` says what the prompt then
   sees.
+- "ape": as "prefix", if there is a prefix. Nothing is computed again. The prompt and the tokens after it attend to the
+  documents apart from all other keys, with a temperature, and the log-sum-exp of these scores is scaled before both
+  parts are merged (Adaptive Parallel Encoding, arXiv 2502.05431). ``composition.group`` has the documents' segments,
+  ``composition.rest`` all others, and :func:`lazyrope.merging.merge` merges the two.
 
 The module knows no model and computes nothing.
 """
@@ -53,19 +57,22 @@ __all__ = [
     "PrivateSegment",
     "Recomputation",
     "Recovery",
+    "SegmentGroup",
     "compose",
     "recompute",
     "runs_of",
 ]
 
-LEVELS = ("none", "prefix", "first_page", "guided")
 PAGE = 16  # tokens of a page that level "guided" chooses, whatever the page size of the pool
-# The parameters that a level does not use.
-UNUSED = {
-    "none": ("prefix", "overlay_tokens", "share"),
-    "prefix": ("overlay_tokens", "share"),
-    "first_page": ("share",),
+# The parameters of each level that a request may change.
+PARAMETERS = {
+    "none": (),
+    "prefix": ("prefix",),
+    "first_page": ("prefix", "overlay_tokens"),
+    "guided": ("prefix", "overlay_tokens", "share"),
+    "ape": ("prefix", "attention_temperature", "lse_scale"),
 }
+LEVELS = tuple(PARAMETERS)
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,10 @@ class Recovery:
         share: The share of all tokens of the documents that level "guided" computes again, 0 to 1: pages are chosen
             until there are so many. The documents' first tokens count, and are computed again even if they are more.
         question_tokens: The last tokens of the prompt whose attention chooses the pages of level "guided", at least 1.
+        attention_temperature: The number by which level "ape" divides scores with documents, greater than 0. Below 1,
+            attention is sharper.
+        lse_scale: The factor of the log-sum-exp of these scores at level "ape", greater than 0. Below 1, the documents
+            have less weight if their log-sum-exp is positive.
 
     Raises:
         SpecError: A value is not allowed.
@@ -90,6 +101,8 @@ class Recovery:
     overlay_tokens: int = 16
     share: float = 0.15
     question_tokens: int = 128
+    attention_temperature: float = 0.9
+    lse_scale: float = 0.9
 
     def __post_init__(self) -> None:
         if not isinstance(self.level, str) or self.level not in LEVELS:
@@ -97,6 +110,8 @@ class Recovery:
         object.__setattr__(self, "overlay_tokens", _count("overlay_tokens", self.overlay_tokens, least=0))
         object.__setattr__(self, "question_tokens", _count("question_tokens", self.question_tokens, least=1))
         object.__setattr__(self, "share", _share(self.share))
+        for name in ("attention_temperature", "lse_scale"):
+            object.__setattr__(self, name, _positive(name, getattr(self, name)))
         prefix = int64_array(self.prefix).tolist() if _num_tokens("prefix", self.prefix) else []
         object.__setattr__(self, "prefix", tuple(prefix))
         if self.level == "prefix" and not prefix:
@@ -110,17 +125,25 @@ class Recovery:
         prefix: Sequence[int] | None = None,
         overlay_tokens: int | None = None,
         share: float | None = None,
+        attention_temperature: float | None = None,
+        lse_scale: float | None = None,
     ) -> Recovery:
         """Returns the recovery of a request that gives these values instead. None keeps a value.
 
         Raises:
             SpecError: A value is not allowed, or the level does not use it.
         """
-        values = {"prefix": prefix, "overlay_tokens": overlay_tokens, "share": share}
+        values = {
+            "prefix": prefix,
+            "overlay_tokens": overlay_tokens,
+            "share": share,
+            "attention_temperature": attention_temperature,
+            "lse_scale": lse_scale,
+        }
         given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         chosen = self.level if level is None else level
         for name in given:
-            if name in UNUSED.get(chosen, ()):
+            if name not in PARAMETERS.get(chosen, values):
                 raise SpecError(f'{name} is given; recovery = "{chosen}" does not use it')
         if prefix is not None:
             given["prefix"] = tuple(prefix) if _num_tokens("prefix", prefix) else ()
@@ -142,11 +165,20 @@ def _count(name: str, value: Any, *, least: int) -> int:
     raise SpecError(f"{name} = {value!r:.80}; it must be an integer, at least {least}")
 
 
-def _share(value: object) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= 1:  # type: ignore[operator]
+def _share(value: Any) -> float:
+    if not _is_number(value) or not 0 <= value <= 1:
         raise SpecError(f"share = {value!r:.80}; it must be a number, 0 to 1")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
+
+
+def _positive(name: str, value: Any) -> float:
+    if not _is_number(value) or not 0 < value < math.inf:
+        raise SpecError(f"{name} = {value!r:.80}; it must be a finite number greater than 0")
+    return float(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -262,6 +294,27 @@ class PageChoice:
 
 
 @dataclass(frozen=True)
+class SegmentGroup:
+    """The segments to which level "ape" attends apart from all other keys.
+
+    The attention to these segments divides its scores by the temperature: the caller divides the queries by it, or
+    compiles a spec whose scale is divided by it. The attention to all other keys, with the sinks of the model, is as
+    ever. :func:`lazyrope.merging.merge` merges both by their log-sum-exp, that of the group times ``lse_scale``.
+
+    The paper gives all documents the same positions. Here, as at every other level, one follows the other.
+
+    Attributes:
+        segments: The segments of the documents, as the prompt sees them.
+        temperature: As ``attention_temperature`` of :class:`Recovery`.
+        lse_scale: As in :class:`Recovery`.
+    """
+
+    segments: tuple[PartSegment, ...]
+    temperature: float
+    lse_scale: float
+
+
+@dataclass(frozen=True)
 class Composition:
     """The stored parts of one request, in an order in which they can be computed, and what the prompt sees.
 
@@ -275,6 +328,7 @@ class Composition:
         documents: The index in parts of each document, or None if its overlay replaces it as a whole.
         overlays: The index in parts of each document's overlay, or None.
         choice: Level "guided": the choice of the tokens that the request computes again after the prompt's first pass.
+        group: Level "ape": those of ``segments`` to which the prompt attends apart from all other keys.
     """
 
     parts: tuple[Part, ...]
@@ -283,6 +337,12 @@ class Composition:
     documents: tuple[int | None, ...]
     overlays: tuple[int | None, ...]
     choice: PageChoice | None = None
+    group: SegmentGroup | None = None
+
+    @property
+    def rest(self) -> tuple[PartSegment, ...]:
+        """The segments that the prompt sees and that are in no group."""
+        return self.segments if self.group is None else tuple(s for s in self.segments if s not in self.group.segments)
 
     @property
     def tokens(self) -> list[Sequence[int]]:
@@ -458,12 +518,19 @@ class _Composer:
             tuple(stored),
             tuple(overlays),
             self._choice(documents),
+            self._group(len(before)),
         )
 
     def _choice(self, documents: Sequence[Sequence[int]]) -> PageChoice | None:
         if self._recovery.level != "guided":
             return None
         return PageChoice(tuple(map(len, documents)), self._recovery.share, self._recovery.overlay_tokens)
+
+    def _group(self, prefix_segments: int) -> SegmentGroup | None:
+        if self._recovery.level != "ape":
+            return None
+        segments = tuple(self._segments[prefix_segments:])
+        return SegmentGroup(segments, self._recovery.attention_temperature, self._recovery.lse_scale)
 
     def _store_prefix(self) -> tuple[PartSegment, ...]:
         """Adds the prefix, and returns what documents see: the prefix before their own position 0."""

@@ -192,6 +192,17 @@ def test_level_guided_stores_what_level_prefix_stores():
     assert compose([A, B], Recovery("guided")).parts == compose([A, B]).parts
 
 
+@pytest.mark.parametrize("prefix", [(), PREFIX])
+def test_level_ape_stores_what_level_prefix_stores_and_reads_the_documents_apart(prefix):
+    ape = compose([A, B, A], Recovery("ape", prefix, attention_temperature=0.5, lse_scale=2))
+    other = compose([A, B, A], Recovery("prefix", prefix) if prefix else Recovery())
+    assert (ape.parts, ape.segments, ape.position) == (other.parts, other.segments, other.position)
+    assert other.group is None and other.rest == other.segments and ape.choice is None and ape.recomputed_tokens == 0
+    assert (ape.group.temperature, ape.group.lse_scale) == (0.5, 2.0)
+    assert (*ape.rest, *ape.group.segments) == ape.segments and len(ape.rest) == bool(prefix)
+    assert compose([], Recovery("ape", prefix)).group.segments == ()
+
+
 def test_documents_may_come_from_a_generator():
     given = compose((each for each in (A, B)), Recovery("first_page", PREFIX))
     assert given == compose([A, B], Recovery("first_page", PREFIX)) and len(given.parts) == 4
@@ -232,6 +243,8 @@ def test_a_request_changes_the_values_that_it_gives():
     assert engines.changed(prefix=[5], overlay_tokens=0) == Recovery("first_page", (5,), 0)
     assert Recovery().changed("prefix", [1]) == Recovery("prefix", (1,))
     assert engines.changed("guided", share=1) == Recovery("guided", PREFIX, 32, 1.0)
+    assert engines.changed("ape", lse_scale=1) == Recovery("ape", PREFIX, 32, lse_scale=1.0)
+    assert Recovery("ape").changed(attention_temperature=0.5) == Recovery("ape", attention_temperature=0.5)
     assert Recovery("guided", (), 16, 0.3, 50).changed(overlay_tokens=0) == Recovery("guided", (), 0, 0.3, 50)
 
 
@@ -248,6 +261,11 @@ MISTAKES = {
     "share = True; it must be a number, 0 to 1": lambda: Recovery("guided", share=True),
     "share = '1'; it must be a number, 0 to 1": lambda: Recovery("guided", share="1"),
     "question_tokens = 0; it must be an integer, at least 1": lambda: Recovery("guided", question_tokens=0),
+    "attention_temperature = 0; it must be a finite number": lambda: Recovery("ape", attention_temperature=0),
+    "attention_temperature = inf; it must be a finite": lambda: Recovery("ape", attention_temperature=float("inf")),
+    "lse_scale = -1; it must be a finite number greater than 0": lambda: Recovery("ape", lse_scale=-1),
+    "lse_scale = True; it must be a finite number": lambda: Recovery("ape", lse_scale=True),
+    'lse_scale is given; recovery = "guided" does not use it': lambda: Recovery("guided").changed(lse_scale=1.0),
     'share is given; recovery = "first_page" does not use it': lambda: Recovery("first_page").changed(share=0.5),
     "a document is empty": lambda: compose([A, []]),
     "recovery = \\['none'\\]; it must be one of": lambda: Recovery(["none"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import lazyrope
@@ -9,12 +10,13 @@ import pytest
 import torch
 from lazyrope import eager
 from lazyrope.documents import DocumentStore
+from lazyrope.merging import merge
 from lazyrope.page_mass import PageMass, QuestionPages
-from lazyrope.recovery import Composition, PartSegment, PrivateSegment, Recovery, compose, recompute
+from lazyrope.recovery import Composition, PartSegment, PrivateSegment, Recovery, SegmentGroup, compose, recompute
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
-from tests.support.recovery_mask import Rows, rows_of
+from tests.support.recovery_mask import Apart, Rows, rows_of
 from tests.support.reference import rotate
 
 LAYERS, HEADS, DIM, VOCABULARY = 2, 2, 64, 50
@@ -50,14 +52,32 @@ def expected_of(model: Model, rows: Rows) -> torch.Tensor:
     """Computes all rows in fp64, with each row's logical position and the mask of the reference."""
     x = model.embedding[rows.tokens].double()
     frequencies = torch.tensor(SPEC.frequencies, dtype=torch.float64)
-    hidden = ~rows.visible(None)
+    visible = rows.visible(None)
     for layer in model.layers:
         q, k, v = (split(x @ weight.double()) for weight in layer[:3])
         q, k = (rotate(each, torch.tensor(rows.positions), frequencies, DIM) for each in (q, k))
         scores = torch.einsum("qhd,khd->hqk", q, k) * DIM**-0.5
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        scores = scores.masked_fill(~visible, -torch.inf)
+        weights = weights_apart(scores, rows) if rows.apart else scores.softmax(-1)
         x = x + torch.einsum("hqk,khd->qhd", weights, v).flatten(1) @ layer[3].double()
     return x
+
+
+def weights_apart(scores: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """Returns the weights of level "ape" from scores [heads, rows, rows]: two softmaxes, and one of their sums."""
+    weights = scores.softmax(-1)
+    queries = slice(rows.apart.queries.start, rows.apart.queries.stop)
+    group = torch.zeros(scores.shape[-1], dtype=torch.bool)
+    for keys in rows.apart.keys:
+        group[keys.start : keys.stop] = True
+    apart, rest = scores[:, queries][..., group] / rows.apart.temperature, scores[:, queries][..., ~group]
+    of_group = apart.exp().sum(-1, keepdim=True) ** rows.apart.lse_scale
+    of_rest = rest.exp().sum(-1, keepdim=True)
+    both = torch.zeros_like(weights[:, queries])
+    both[..., group] = apart.softmax(-1) * of_group / (of_group + of_rest)
+    both[..., ~group] = rest.exp() / (of_group + of_rest)
+    weights[:, queries] = both
+    return weights
 
 
 def ints(values: list[int]) -> torch.Tensor:
@@ -141,6 +161,27 @@ class OwnEngine:
         self.store.free(run)
         return self.masses, hidden, again.indices
 
+    def serve_apart(self, prompt: list[int], documents: list[list[int]], recovery: Recovery) -> torch.Tensor:
+        """Serves stored documents at level "ape". Returns the states of the prompt."""
+        composition = compose(documents, recovery)
+        reserved, run = self.store.reserve(composition.tokens, len(prompt), contexts=composition.contexts)
+        stored = [document for document, is_new in reserved if not is_new]
+        assert len(stored) == len(composition.parts)
+        positions = range(composition.position, composition.position + len(prompt))
+
+        def segments_of(some: Sequence[PartSegment]) -> list[lazyrope.Segment]:
+            return [lazyrope.Segment(stored[s.part], s.base, s.start, s.length) for s in some]
+
+        rest = lazyrope.Request(
+            positions, [*segments_of(composition.rest), lazyrope.Segment(run, base=composition.position)]
+        )
+        apart = [lazyrope.Request(positions, segments_of(composition.group.segments))]
+        hidden = self._run([prompt], [rest], [run], group=(composition.group, apart))
+        for document in stored:
+            self.store.release(document)
+        self.store.free(run)
+        return hidden
+
     def _pages(self, composition: Composition, stored: list[object]) -> list[lazyrope.Segment]:
         """Returns the pages to choose from. The prompt sees each document as one segment."""
         prefix = composition.position - sum(composition.choice.lengths)
@@ -156,6 +197,7 @@ class OwnEngine:
         requests: list[lazyrope.Request],
         own: list[object],
         question: QuestionPages | None = None,
+        group: tuple[SegmentGroup, list[lazyrope.Request]] | None = None,
     ) -> torch.Tensor:
         step = self.kernel.plan(lazyrope.batch(requests, self.store.pages), page_size=self.store.page_size)
         ends = torch.tensor([0, *(len(tokens) for tokens in texts)]).cumsum(0).tolist()
@@ -169,6 +211,10 @@ class OwnEngine:
             pools = self.store.k_pool(i), self.store.v_pool(i)
             self.kernel.append(k, v, *pools, writes)  # all keys of the layer are stored before any token attends
             out, lse = self.kernel(q, *pools, step)
+            if group is not None:
+                by, apart = group
+                group_step = self.kernel.plan(lazyrope.batch(apart, self.store.pages), page_size=self.store.page_size)
+                out = merge(out, lse, *self.kernel(q / by.temperature, *pools, group_step), by.lse_scale)
             if question is not None:
                 self.masses += self.measure(question, q, *pools, lse)
             x = x + out.flatten(1) @ layer[3]
@@ -216,4 +262,21 @@ def test_an_engine_of_ones_own_computes_guided_pages_again(model, prefix):
     exact = expected_of(model, rows)
     expected = torch.cat([exact[each.start : each.stop] for each in (*places.overlays, places.prompt) if each])
     assert (hidden - expected).norm() < 1e-5 * expected.norm()
+    engine.store.check()
+
+
+@pytest.mark.parametrize("prefix", [(), (7, 8, 9)], ids=["no prefix", "prefix"])
+def test_an_engine_of_ones_own_reads_documents_apart(model, prefix):
+    generator = torch.Generator().manual_seed(8)
+    a, b, c, prompt = (torch.randint(VOCABULARY, (n,), generator=generator).tolist() for n in (33, 40, 18, 5))
+    engine, recovery = OwnEngine(model), Recovery("ape", prefix, attention_temperature=0.6, lse_scale=0.7)
+    engine.serve(prompt, [a, b, c], recovery)  # stores the documents
+    documents = [c, a, b]
+    hidden = engine.serve_apart(prompt, documents, recovery)
+    rows, places = rows_of(prompt, documents, prefix, 0)
+    prompt_rows = slice(places.prompt.start, places.prompt.stop)
+    without = expected_of(model, rows)[prompt_rows]
+    rows.apart = Apart(places.prompt, places.documents, 0.6, 0.7)
+    expected = expected_of(model, rows)[prompt_rows]
+    assert (hidden - expected).norm() < 1e-5 * expected.norm() < 1e-3 * (without - expected).norm()
     engine.store.check()

@@ -19,6 +19,23 @@ from transformers import AttentionInterface
 NAME = "recovery_mask_of_the_model"
 
 
+@dataclass(frozen=True)
+class Apart:
+    """Rows that attend to a group of rows apart, with another temperature (APE, arXiv 2502.05431).
+
+    Attributes:
+        queries: The rows whose attention is divided.
+        keys: The rows of the group.
+        temperature: The number by which scores with the group are divided before the softcap.
+        lse_scale: The factor of their log-sum-exp.
+    """
+
+    queries: range
+    keys: list[range]
+    temperature: float
+    lse_scale: float
+
+
 @dataclass
 class Rows:
     """The rows of one run.
@@ -27,11 +44,13 @@ class Rows:
         tokens: The token id of each row.
         positions: The logical position of each row.
         sees: The ranges of rows that each row sees. It sees itself and earlier positions of them alone.
+        apart: The attention of some rows to others apart from all else, or None.
     """
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     sees: list[list[range]] = field(default_factory=list)
+    apart: Apart | None = None
 
     def add(self, tokens: Sequence[int], position: int, before: Sequence[range]) -> range:
         """Adds rows at consecutive positions, which see the rows before and each other."""
@@ -131,9 +150,15 @@ def run(
     prefix: Sequence[int] = (),
     overlay_tokens: int = 0,
     again: Sequence[Sequence[int]] | None = None,
+    ape: tuple[float, float] | None = None,
 ) -> Expected:
-    """Returns the states of a request whose documents are stored after a prefix and partly computed again."""
+    """Returns the states of a request whose documents are stored after a prefix and partly computed again.
+
+    The prompt attends to the documents apart if ``ape`` gives a temperature and a scale of the log-sum-exp.
+    """
     rows, places = rows_of(prompt, documents, prefix, overlay_tokens, again)
+    if ape is not None:
+        rows.apart = Apart(places.prompt, places.documents, *ape)
     hidden, attention = _hidden(model, rows, places.prompt)
 
     def of(some: range) -> torch.Tensor:
@@ -173,7 +198,46 @@ def _attention(
     eager = sys.modules[type(module).__module__].eager_attention_forward
     out, weights = eager(module, query, key, value, mask, **named)
     _weights.append(weights)
+    if rows.apart is not None:
+        queries = slice(rows.apart.queries.start, rows.apart.queries.stop)
+        out[:, queries] = _divided(rows.apart, query[:, :, queries], key, value, visible[queries], **named).to(
+            out.dtype
+        )
     return out, None
+
+
+def _divided(
+    apart: Apart,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    visible: torch.Tensor,
+    *,
+    scaling: float,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> torch.Tensor:
+    """Returns attention with one softmax over the group's keys, and one over all others and the sink, in fp32.
+
+    Their weights beside each other are exp(lse_scale * lse) and exp(lse). The result is [1, rows, heads, head_dim].
+    """
+    heads, count = query.shape[1], query.shape[2]
+    key, value = (x[0].repeat_interleave(heads // x.shape[1], dim=0).float() for x in (key, value))
+    is_group = torch.zeros(key.shape[1], dtype=torch.bool, device=query.device)
+    for keys in apart.keys:
+        is_group[keys.start : keys.stop] = True
+    scores = query[0].float() @ key.transpose(1, 2) * scaling
+    scores = torch.where(is_group, scores / apart.temperature, scores)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    of_group = scores[..., is_group]
+    lse = of_group.logsumexp(-1, keepdim=True).clamp_min(-1e30)
+    scores[..., is_group] = of_group - lse + apart.lse_scale * lse
+    sinks = scores.new_empty(heads, count, 0) if s_aux is None else s_aux.float()[:, None, None].expand(-1, count, 1)
+    weights = torch.cat([scores, sinks], dim=-1).softmax(-1)[..., : key.shape[1]]
+    return (weights @ value).transpose(0, 1)[None]
 
 
 AttentionInterface.register(NAME, _attention)
