@@ -46,6 +46,10 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument("--overlay-tokens", type=int, default=16, metavar="N", help="as attach() has it (%(default)s)")
     parser.add_argument("--share", type=float, default=0.15, help="as attach() has it (%(default)s)")
     parser.add_argument(
+        "--attention-temperature", type=float, default=0.9, metavar="T", help="as attach() has it (%(default)s)"
+    )
+    parser.add_argument("--lse-scale", type=float, default=0.9, metavar="S", help="as attach() has it (%(default)s)")
+    parser.add_argument(
         "--max-kl", type=float, default=0.1, metavar="NATS", help="the mean KL that is allowed (%(default)s)"
     )
     parser.add_argument(
@@ -97,6 +101,8 @@ def make_engine(options: argparse.Namespace) -> Any:
         prefix=options.prefix,
         overlay_tokens=options.overlay_tokens,
         share=options.share,
+        attention_temperature=options.attention_temperature,
+        lse_scale=options.lse_scale,
     )
 
 
@@ -108,6 +114,8 @@ def result_of(options: argparse.Namespace, num_samples: int, engine: Any, assess
         "backend": engine.backend,
         "overlay_tokens": engine.recovery.overlay_tokens,
         "share": engine.recovery.share,
+        "attention_temperature": engine.recovery.attention_temperature,
+        "lse_scale": engine.recovery.lse_scale,
         "max_kl": assessment.max_kl,
         "recommended": assessment.recommended,
         "levels": [dataclasses.asdict(level) for level in assessment.levels],

@@ -45,15 +45,17 @@ def run(folder, tmp_path, monkeypatch):
 def test_results_are_printed_and_written(run, folder, tmp_path, capsys):
     file = tmp_path / "result.json"
     options = ["--dtype", "float32", "--overlay-tokens", "1", "--share", "0.5", "--prefix", "be brief"]
+    options += ["--attention-temperature", "0.8", "--lse-scale", "1.1"]
     run([QUESTIONS[0], "", QUESTIONS[1]], "--json", str(file), "--max-new-tokens", "2", "--max-kl", "1e9", *options)
     result = json.loads(file.read_text())
-    assert [level["level"] for level in result["levels"]] == ["none", "prefix", "first_page", "guided", "full"]
+    assert [level["level"] for level in result["levels"]] == ["none", "prefix", "ape", "first_page", "guided", "full"]
     assert (result["samples"], result["recommended"], result["share"]) == (2, "none", 0.5)
     assert (result["model"], result["backend"], result["overlay_tokens"]) == (str(folder), "eager", 1)
+    assert (result["attention_temperature"], result["lse_scale"]) == (0.8, 1.1)
     shares = {level["level"]: level["recomputed_share"] for level in result["levels"]}
-    assert shares == pytest.approx({"none": 0, "prefix": 0, "first_page": 2 / 17, "guided": (4 + 3) / 17, "full": 1}), (
-        "the prefix has 2 tokens for each question"
-    )
+    assert shares == pytest.approx(
+        {"none": 0, "prefix": 0, "ape": 0, "first_page": 2 / 17, "guided": (4 + 3) / 17, "full": 1}
+    ), "the prefix has 2 tokens for each question"
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["level", *shares, "recommended"]
 

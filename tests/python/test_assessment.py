@@ -25,6 +25,7 @@ from tests.support.tiny_models import tiny_model
 
 PREFIX, ANSWER, FIRST, SECOND, *TEXTS = random_token_lists(21, 12, 5, 7, 9, 30, 40, 25)
 SHARE = 0.5  # more than the documents' first tokens
+APE = (0.7, 0.8)  # the temperature and the scale
 SAMPLES = [Sample(FIRST, TEXTS, ANSWER), Sample(SECOND, TEXTS[::-1])]
 needs_float32 = pytest.mark.skipif(HAS_GPU, reason="the kernels do not support float32")
 
@@ -55,7 +56,8 @@ def log_probabilities(
         prefix, documents = [], [PREFIX, *texts]
     elif level == "full":
         overlay_tokens = 1000
-    states = recovery_mask.run(model, [*prompt, *answer], documents, prefix, overlay_tokens, again).prompt
+    ape = APE if level == "ape" else None
+    states = recovery_mask.run(model, [*prompt, *answer], documents, prefix, overlay_tokens, again, ape).prompt
     states = states[len(prompt) - 1 :]
     cap = model.config.final_logit_softcapping
     with torch.no_grad():
@@ -87,16 +89,17 @@ def expected_of(model: Any, level: str) -> LevelResult:
         float(every.quantile(0.99)),
         math.exp(nll / len(ANSWER)),
         0.0,
-        {"none": 0.0, "prefix": 0.0, "first_page": 2 * 16 / (12 + 95), "guided": guided, "full": 1.0}[level],
+        {"first_page": 2 * 16 / (12 + 95), "guided": guided, "full": 1.0}.get(level, 0.0),
     )
 
 
 @needs_float32
 def test_an_assessment_equals_the_reference_of_recovery(capped, monkeypatch):
     monkeypatch.setattr(capped.generation_config, "eos_token_id", None)
-    engine = make_engine(capped, recovery="prefix", prefix=PREFIX, share=SHARE)
+    ape = dict(zip(("attention_temperature", "lse_scale"), APE, strict=True))
+    engine = make_engine(capped, recovery="prefix", prefix=PREFIX, share=SHARE, **ape)
     found = engine.assess(SAMPLES, max_new_tokens=3)
-    assert [row.level for row in found.levels] == ["none", "prefix", "first_page", "guided", "full"]
+    assert [row.level for row in found.levels] == ["none", "prefix", "ape", "first_page", "guided", "full"]
     for row in found.levels:
         expected = expected_of(capped, row.level)
         assert row.first_token_agreement == expected.first_token_agreement
@@ -113,12 +116,12 @@ def test_overlays_of_whole_documents_are_recommended_where_nothing_else_is_near(
     engine = make_engine(model, overlay_tokens=100)
     samples = [{"prompt": FIRST, "documents": TEXTS}]
     near = engine.assess(samples, max_new_tokens=2, max_kl=1e-2 if HAS_GPU else 1e-6)
-    assert [row.level for row in near.levels] == ["none", "first_page", "guided", "full"]
+    assert [row.level for row in near.levels] == ["none", "ape", "first_page", "guided", "full"]
     assert near.recommended == "first_page" and near.levels[0].perplexity is None
     assert engine.assess(samples, max_new_tokens=2, max_kl=1e9).recommended == "none"
     some = make_engine(model, overlay_tokens=0, share=0).assess(samples, max_new_tokens=2, max_kl=0)
-    assert some.recommended is None and some.levels[0].mean_kl == pytest.approx(some.levels[1].mean_kl, rel=1e-3)
-    assert some.levels[2].mean_kl == pytest.approx(some.levels[0].mean_kl, rel=1e-3)
+    assert some.recommended is None and some.levels[0].mean_kl == pytest.approx(some.levels[2].mean_kl, rel=1e-3)
+    assert some.levels[3].mean_kl == pytest.approx(some.levels[0].mean_kl, rel=1e-3)
 
 
 def passes_of(engine: Engine, patch: pytest.MonkeyPatch) -> list[Work]:
@@ -146,9 +149,10 @@ def test_times_are_of_stored_documents_and_new_overlays(model, monkeypatch):
         assert SHARE * tokens <= again < SHARE * tokens + 16
         guided = [tokens + once, once, again + once]
         # In order: the ordinary prefill; "guided" that stores the documents, its question, and its tokens with the
-        # prompt; "first_page" without and with overlays; "none" twice. The first time warms up. At last comes the
-        # question of the scores. The second sample has the same documents: overlays of the first one would serve it.
-        expected += 2 * [tokens + once, *guided, once, 32 + once, once, once] + [once]
+        # prompt; "first_page" without and with overlays; "ape" and "none" twice. The first time warms up. At last
+        # comes the question of the scores. The second sample has the same documents: overlays of the first one would
+        # serve it.
+        expected += 2 * [tokens + once, *guided, once, 32 + once, once, once, once, once] + [once]
     assert computed == expected
 
 

@@ -72,7 +72,7 @@ def check_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["guided"].recomputed[0] == [] and again >= min(len(hours), 0.5 * (len(rules) + len(hours)))
     # The assessment has both documents and an overlay, once to warm up and once to measure.
     assert stats.documents == 6 + 2 * 3 and stats.bytes_copied == 0
-    assert [row.level for row in names["assessment"].levels] == ["none", "first_page", "guided", "full"]
+    assert [row.level for row in names["assessment"].levels] == ["none", "ape", "first_page", "guided", "full"]
 
 
 def check_torch_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,8 @@ def attach(
     overlay_tokens: int = 16,
     share: float = 0.15,
     question_tokens: int = 128,
+    attention_temperature: float = 0.9,
+    lse_scale: float = 0.9,
     arch: str | None = None,
     page_size: int = 16,
     max_requests: int = 32,
@@ -77,7 +79,8 @@ def attach(
             requests see the prefix once, before all documents. "first_page": as "prefix", if there is a prefix, and
             the first tokens of each document but the first are computed again over everything before them. "guided":
             the prompt first runs over the stored documents, and the pages of 16 tokens to which it attends most are
-            then computed again as well. A request may choose another level. The modes "lazy" and "full" have all
+            then computed again as well. "ape": as "prefix", if there is a prefix, and the prompt attends to the
+            documents with a temperature. A request may choose another level. The modes "lazy" and "full" have all
             levels, and "full" computes everything again anyway.
         prefix: The tokens, or the text, of the prefix, such as a system prompt. It needs another recovery than "none",
             and a request that chooses "none" does not see it.
@@ -88,6 +91,10 @@ def attach(
         question_tokens: The last tokens of the prompt whose attention chooses the pages of "guided". More tokens take
             more time: :mod:`lazyrope.page_mass` says what a measurement costs. Its memory is not part of the budget: at
             most 256 MiB of queries and results, and a step for each kind of layers.
+        attention_temperature: The number by which "ape" divides the scores of prompts and of new tokens with documents,
+            greater than 0. It sharpens attention, and has nothing to do with the temperature of sampled tokens.
+        lse_scale: The factor of the log-sum-exp of these scores, greater than 0, before the attention to documents is
+            merged with that to all other keys. Each layer has one attention call more in passes with such requests.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
             PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
         page_size: The tokens of a page, a multiple of 16.
@@ -138,6 +145,8 @@ def attach(
         overlay_tokens=overlay_tokens,
         share=share,
         question_tokens=question_tokens,
+        attention_temperature=attention_temperature,
+        lse_scale=lse_scale,
         max_requests=max_requests,
         max_pass_tokens=max_pass_tokens,
         cuda_graphs=cuda_graphs and model.device.type == "cuda" and can_be_captured(model),

@@ -249,7 +249,7 @@ def _first_token_time(generation: Generation) -> float:
 
 def _ways(recovery: Recovery) -> list[_Way]:
     """Returns the levels in the order of their cost, and the ordinary prefill. All show the same text."""
-    levels = ["none", *(["prefix"] if recovery.prefix else []), "first_page", "guided"]
+    levels = ["none", *(["prefix"] if recovery.prefix else []), "ape", "first_page", "guided"]
     ways = [
         _Way(
             level,

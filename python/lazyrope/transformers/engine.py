@@ -26,7 +26,7 @@ from .assessment import Assessment, Assessor, Sample, as_samples, check_options
 from .backend import Backend
 from .fifo_lock import FifoLock, device_lock
 from .generation import Generation, Scores
-from .layout import MODES, RequestParts, fill_of
+from .layout import MODES, RequestParts, check_recovers, fill_of
 from .limits import check_positions
 from .passes import Runner
 from .progress import Progress
@@ -66,6 +66,8 @@ class Engine:
         overlay_tokens: int = 16,
         share: float = 0.15,
         question_tokens: int = 128,
+        attention_temperature: float = 0.9,
+        lse_scale: float = 0.9,
         max_requests: int = 32,
         max_pass_tokens: int = 8192,
         cuda_graphs: bool = True,
@@ -84,14 +86,20 @@ class Engine:
         self.tokenizer = tokenizer
         self.mode = mode
         self.recovery = Recovery(
-            recovery, tuple(self._encode("prefix", prefix)), overlay_tokens, share, question_tokens
+            recovery,
+            tuple(self._encode("prefix", prefix)),
+            overlay_tokens,
+            share,
+            question_tokens,
+            attention_temperature,
+            lse_scale,
         )
         if recovery == "none" and self.recovery.prefix:
             raise SpecError(
                 'prefix is given; recovery = "none" does not use it. Give another level, such as recovery="prefix", and'
                 ' "none" to a request that needs no prefix'
             )
-        _check_recovers(mode, self.recovery)
+        check_recovers(mode, self.recovery)
         self.max_requests = max_requests
         self.max_pass_tokens = max_pass_tokens
         self.max_model_len = max_model_len
@@ -127,6 +135,8 @@ class Engine:
         prefix: str | Sequence[int] | None = None,
         overlay_tokens: int | None = None,
         share: float | None = None,
+        attention_temperature: float | None = None,
+        lse_scale: float | None = None,
         temperature: float = 0.0,
         stop: Sequence[int] | None = None,
         salt: str = "",
@@ -144,13 +154,16 @@ class Engine:
             max_new_tokens: The most tokens that are generated.
             mode: "lazy", "block", "recompute" or "full", as in :func:`lazyrope.transformers.attach`. The default is
                 the engine's mode.
-            recovery: "none", "prefix", "first_page" or "guided", as in :func:`lazyrope.transformers.attach`. The
+            recovery: "none", "prefix", "first_page", "guided" or "ape", as in :func:`lazyrope.transformers.attach`. The
                 default is the engine's level.
             prefix: The tokens, or the text, before each document when it is computed. The default is the engine's. A
                 request with recovery "none" has no prefix, so an engine's system prompt must then be in the prompt.
             overlay_tokens: The first tokens of documents that "first_page" and "guided" compute again. The default is
                 the engine's number.
             share: The share of the documents' tokens that "guided" computes again. The default is the engine's.
+            attention_temperature: The temperature of attention to documents at level "ape". The default is the
+                engine's.
+            lse_scale: The factor of the documents' log-sum-exp at level "ape". The default is the engine's.
             temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
             stop: The token ids that end the text. The default is the model's end-of-sequence ids.
             salt: A text that separates its documents from those of other salts, for example of other tenants.
@@ -167,7 +180,7 @@ class Engine:
         max_new_tokens, temperature = count, float(temperature)
         ends = stop_ids(self._end_ids() if stop is None else stop)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "stop": ends}
-        how = self._recovery(recovery, prefix, overlay_tokens, share)
+        how = self._recovery(recovery, prefix, overlay_tokens, share, attention_temperature, lse_scale)
         return self._queue(prompt, documents, mode, how, salt=salt, **options)
 
     def score(
@@ -180,6 +193,8 @@ class Engine:
         prefix: str | Sequence[int] | None = None,
         overlay_tokens: int | None = None,
         share: float | None = None,
+        attention_temperature: float | None = None,
+        lse_scale: float | None = None,
         num_logits: int = 0,
         question_length: int | None = None,
         salt: str = "",
@@ -194,6 +209,8 @@ class Engine:
             prefix: As in :meth:`generate`.
             overlay_tokens: As in :meth:`generate`.
             share: As in :meth:`generate`.
+            attention_temperature: As in :meth:`generate`.
+            lse_scale: As in :meth:`generate`.
             num_logits: The last tokens of the prompt whose logits are returned, too.
             question_length: The first tokens of the prompt that are the question by which "guided" chooses pages, if an
                 answer follows them. None: all.
@@ -203,7 +220,7 @@ class Engine:
             SpecError: A value is not allowed.
         """
         options: dict[str, Any] = {"max_new_tokens": 0, "temperature": 0.0, "stop": frozenset(), "scored": True}
-        how = self._recovery(recovery, prefix, overlay_tokens, share)
+        how = self._recovery(recovery, prefix, overlay_tokens, share, attention_temperature, lse_scale)
         options |= {"num_logits": num_logits, "question_length": question_length}
         generation = self._queue(prompt, documents, mode, how, salt=salt, **options)
         generation.result()
@@ -274,11 +291,9 @@ class Engine:
         """The number of queued requests, which have no pages yet."""
         return len(self._waiting)
 
-    def _recovery(
-        self, level: str | None, prefix: str | Sequence[int] | None, overlay_tokens: int | None, share: float | None
-    ) -> Recovery:
+    def _recovery(self, level: str | None, prefix: str | Sequence[int] | None, *values: Any) -> Recovery:
         ids = None if prefix is None else self._encode("prefix", prefix)
-        return self.recovery.changed(level, ids, overlay_tokens, share)
+        return self.recovery.changed(level, ids, *values)
 
     def _queue(
         self,
@@ -291,7 +306,7 @@ class Engine:
     ) -> Generation:
         mode = self.mode if mode is None else mode
         check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
-        _check_recovers(mode, recovery)
+        check_recovers(mode, recovery)
         check("salt", fields["salt"], is_text(fields["salt"]), "text")
         own = self._encode("prompt", prompt)
         check("prompt", prompt, bool(own), "at least one token")
@@ -563,13 +578,3 @@ def _sees(job: Job, document: Document) -> bool:
     """Returns True if a job reads pages of the document before its own tokens."""
     pages = range(document.first_page, document.first_page + document.num_pages)
     return any(segment.first_page in pages for segment in job.segments)
-
-
-def _check_recovers(mode: str, recovery: Recovery) -> None:
-    """Raises SpecError if the mode does not serve this level of recovery."""
-    if recovery.level != "none" and not MODES[mode].recovers:
-        able = ", ".join(name for name, each in MODES.items() if each.recovers)
-        raise SpecError(
-            f'mode = "{mode}" with recovery = "{recovery.level}"; the modes with recovery are: {able}. '
-            'Give one of them, or recovery="none"'
-        )

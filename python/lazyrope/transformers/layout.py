@@ -8,8 +8,9 @@ from itertools import accumulate
 
 from .. import _batch
 from ..documents import Document, PageRun
-from ..recovery import Composition, Part, PartSegment, PrivateSegment, recompute
-from .work import Job, Move, Question, Segment, private_segment
+from ..errors import SpecError
+from ..recovery import Composition, Part, PartSegment, PrivateSegment, Recovery, recompute
+from .work import Group, Job, Move, Question, Segment, private_segment
 
 
 @dataclass
@@ -121,8 +122,8 @@ def _segments(segments: Sequence[PartSegment], stored: Sequence[Document], page_
 
 
 def _lazy(parts: RequestParts) -> Layout:
-    segments = _segments(parts.composition.segments, parts.stored, parts.page_size)
-    own = Job(list(parts.prompt), parts.position, parts.run.first_page, segments=segments)
+    segments = _segments(parts.composition.rest, parts.stored, parts.page_size)
+    own = Job(list(parts.prompt), parts.position, parts.run.first_page, segments=segments, group=_group(parts))
     layout = _layout_of(parts, own)
     choice = parts.composition.choice
     if choice is not None and choice.needs_scores:
@@ -130,6 +131,15 @@ def _lazy(parts: RequestParts) -> Layout:
     elif choice is not None:
         _compute_again(parts, layout, choice.tokens([0.0] * len(choice.pages)))
     return layout
+
+
+def _group(parts: RequestParts) -> Group | None:
+    """Returns the segments to which the prompt attends apart, with their pages."""
+    group = parts.composition.group
+    if group is None:
+        return None
+    segments = _segments(group.segments, parts.stored, parts.page_size)
+    return Group(segments, group.temperature, group.lse_scale)
 
 
 class Guide:
@@ -254,3 +264,13 @@ MODES = {
     "recompute": Mode(shares=False, copies=True, recovers=False, layout=_recompute),
     "full": Mode(shares=False, copies=True, recovers=True, layout=_full),
 }
+
+
+def check_recovers(mode: str, recovery: Recovery) -> None:
+    """Raises SpecError if the mode does not serve this level of recovery."""
+    if recovery.level != "none" and not MODES[mode].recovers:
+        able = ", ".join(name for name, each in MODES.items() if each.recovers)
+        raise SpecError(
+            f'mode = "{mode}" with recovery = "{recovery.level}"; the modes with recovery are: {able}. '
+            'Give one of them, or recovery="none"'
+        )

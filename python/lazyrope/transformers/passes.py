@@ -16,6 +16,7 @@ import torch
 from .._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
 from ..documents import DocumentStore
 from .backend import Backend
+from .grouping import GroupedAttention
 from .hook import AttentionCall, attending
 from .measuring import Measurement, Meter
 from .progress import Progress
@@ -40,12 +41,13 @@ class _GrowingStep:
         self._capacity = least
         self.step: Any = None
 
-    def update(self, packed: Packed, views: dict[str, Tensor]) -> None:
-        segments = Segments(**{name: views[f"segments.{name}"] for name in SEGMENTS})
+    def update(self, packed: Packed, views: dict[str, Tensor], which: str = "segments") -> None:
+        """Refills the step with the segments of the pass, or with those of its groups, which are "group"."""
+        segments = Segments(**{name: views[f"{which}.{name}"] for name in SEGMENTS})
         tensors = (views["q_indptr"], views["q_position"], segments, self._store.pages)
         needed = StepCapacity(
             requests=packed.size("q_indptr") - 1,
-            segments=packed.size("segments.base"),
+            segments=packed.size(f"{which}.base"),
             query_tokens=packed.size("q_position"),
             tokens_per_request=packed.max_rows,
         )
@@ -104,6 +106,9 @@ class Pass:
         first = backend.kernels[0].attention
         self._append, self._source, self._target = (_GrowingAppend(first, backend.store) for _ in range(3))
         self._moves = False
+        self._grouped = GroupedAttention(backend, least.query_tokens)
+        self._group_steps = [_GrowingStep(kernels.attention, backend.store, least) for kernels in backend.kernels]
+        self._has_groups = False
         self._meter = Meter(backend)
         self._measurements: list[Measurement] = []
         self.out: Tensor | None = None
@@ -118,13 +123,19 @@ class Pass:
             tokens = sum(move.length for move in work.moves)
             self._source.update("source", tokens, views)
             self._target.update("target", tokens, views)
+        self._has_groups = work.has_groups
+        if self._has_groups:
+            for step in self._group_steps:
+                step.update(packed, views, "group")
+            self._grouped.update(views)
         self._measurements = list(self._meter.of(work))
 
     @property
     def steps(self) -> tuple[Any, ...]:
         """The steps of the pass. A captured graph can be replayed as long as they are the same objects."""
         moves = (self._source.step, self._target.step) if self._moves else ()
-        return *(arguments.step for arguments in self._arguments), self._append.step, *moves
+        groups = self._group_steps if self._has_groups else ()
+        return *(arguments.step for arguments in (*self._arguments, *groups)), self._append.step, *moves
 
     def attend(self, layer: int, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         backend = self._backend
@@ -138,7 +149,12 @@ class Pass:
         if self._moves:
             kernels.reposition(*pools, self._source.step, self._target.step)
         measures = bool(self._measurements)
-        out, lse = kernels.attention(q, *pools, step, out=self.out, return_lse=measures, sinks=sinks, **scales)
+        given = self._grouped.lse_of_rest(q) if self._has_groups else None
+        out, lse = kernels.attention(
+            q, *pools, step, out=self.out, lse=given, return_lse=measures or self._has_groups, sinks=sinks, **scales
+        )
+        if self._has_groups:
+            out = self._grouped.merged(kernels.attention, self._group_steps[group].step, q, pools, out, lse, scales)
         for measurement in self._measurements:
             measurement.add(layer, q, lse)
         if self.after_layer is not None:
@@ -266,7 +282,7 @@ class _Graphs:
         self._dtype = dtype
         self._max_tokens = max_tokens
         self._pool = torch.cuda.graph_pool_handle()  # one memory pool for all graphs, which never run at the same time
-        self._graphs: dict[tuple[int, bool, bool], _Graph] = {}
+        self._graphs: dict[tuple[int, bool, bool, bool], _Graph] = {}
 
     def of(self, work: Work, max_rows: int) -> _Graph | None:
         """Returns the graph for a pass of jobs of at most `max_rows` tokens, or None if the pass is not captured."""
@@ -276,7 +292,7 @@ class _Graphs:
         if any(job.hidden is not None or job.logits_from is not None or job.question for job, _ in work.rows):
             return None
         tokens = _power_of_two(work.num_tokens)
-        key = (tokens, max_rows > 1, bool(work.moves))
+        key = (tokens, max_rows > 1, bool(work.moves), work.has_groups)
         if key not in self._graphs:
             jobs = min(tokens, GRAPH_JOBS) if max_rows > 1 else tokens
             self._graphs[key] = _Graph(self._backend, self._dtype, self._pool, tokens, jobs, max_rows > 1)

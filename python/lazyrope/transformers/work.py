@@ -42,6 +42,21 @@ class Question:
     mass: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Group:
+    """Segments to which a job attends apart from all other keys (:class:`lazyrope.recovery.SegmentGroup`).
+
+    Attributes:
+        segments: The segments. They are not among those of the job.
+        temperature: The number by which scores are divided.
+        lse_scale: The factor of the log-sum-exp of these scores.
+    """
+
+    segments: Sequence[Segment]
+    temperature: float
+    lse_scale: float
+
+
 @dataclass
 class Job:
     """A run of tokens that the model processes in order, in one pass or in several.
@@ -61,6 +76,7 @@ class Job:
         logits_from: The index of the first token whose logits are kept, or None.
         logits: The kept logits of each pass, float32 [tokens, vocabulary size].
         question: The measurement of the job's attention to pages, or None.
+        group: The segments to which the job attends apart, or None.
     """
 
     tokens: list[int]
@@ -75,6 +91,7 @@ class Job:
     logits: list[Tensor] = field(default_factory=list)
     positions: Sequence[int] | None = None
     question: Question | None = None
+    group: Group | None = None
 
     @property
     def left(self) -> int:
@@ -117,6 +134,11 @@ class Work:
     def num_tokens(self) -> int:
         return sum(n for _, n in self.rows)
 
+    @property
+    def has_groups(self) -> bool:
+        """True if a job attends to a group of segments apart."""
+        return any(job.group is not None for job, _ in self.rows)
+
 
 # The arrays of a pass, in the order in which they are packed.
 SEGMENTS = ("indptr", "base", "start", "length", "first_page", "lead")
@@ -150,9 +172,13 @@ def pack(work: Work, page_size: int) -> Packed:
     """Packs the metadata of a pass.
 
     Its arrays are "ids", "positions", "last" (the last row of each job), "kept" (the rows whose logits are kept),
-    "q_indptr", "q_position", "segments.*", "append.*" and, if there are moves, "source.*" and "target.*".
+    "q_indptr", "q_position", "segments.*", "append.*" and, if there are moves, "source.*" and "target.*". If there are
+    groups of segments, "group.*" are the columns of these segments and, for each token, "group.inverse_temperature" and
+    "group.lse_scale": the bits of float32. Both are 1 for a token without a group.
     """
     arrays = _rows(work.rows, page_size)
+    if work.has_groups:
+        arrays |= _groups(work.rows)
     if work.moves:
         lengths = [m.length for m in work.moves]
         arrays |= _append("source", lengths, [(0, *m.source) for m in work.moves])
@@ -175,7 +201,6 @@ def _rows(rows: list[tuple[Job, int]], page_size: int) -> dict[str, Sequence[int
         positions += job.next_positions(n)
         segments += [*job.segments, *_own(job, n, page_size)]
         spans.append(len(segments))
-    columns = zip(*((s.base, s.start, s.length, s.first_page, s.lead) for s in segments), strict=True)
     lengths = [n for _, n in rows]
     indptr = _indptr(lengths)
     # The model has rotated the keys, so append() copies them and does not use the positions of a span's later tokens.
@@ -187,8 +212,29 @@ def _rows(rows: list[tuple[Job, int]], page_size: int) -> dict[str, Sequence[int
         "kept": [first + i for first, (job, n) in zip(indptr, rows, strict=False) for i in job.kept(n)],
         "q_indptr": indptr,
         "q_position": positions,
-        **{f"segments.{name}": values for name, values in zip(SEGMENTS, (spans, *columns), strict=True)},
+        **_columns("segments", spans, segments),
         **_append("append", lengths, targets),
+    }
+
+
+def _groups(rows: list[tuple[Job, int]]) -> dict[str, Sequence[int]]:
+    none = Group((), 1.0, 1.0)
+    groups = [(job.group or none, n) for job, n in rows]
+    segments = [segment for group, _ in groups for segment in group.segments]
+    factors = numpy.asarray([(1 / group.temperature, group.lse_scale) for group, _ in groups], dtype=numpy.float32)
+    of_tokens = factors.repeat([n for _, n in groups], axis=0).view(numpy.int32)
+    return {
+        **_columns("group", _indptr(len(group.segments) for group, _ in groups), segments),
+        "group.inverse_temperature": of_tokens[:, 0],
+        "group.lse_scale": of_tokens[:, 1],
+    }
+
+
+def _columns(name: str, indptr: Sequence[int], segments: Sequence[Segment]) -> dict[str, Sequence[int]]:
+    columns = list(zip(*((s.base, s.start, s.length, s.first_page, s.lead) for s in segments), strict=True))
+    return {
+        f"{name}.{column}": values
+        for column, values in zip(SEGMENTS, (indptr, *(columns or [()] * (len(SEGMENTS) - 1))), strict=True)
     }
 
 
