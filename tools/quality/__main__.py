@@ -23,7 +23,7 @@ from tools.quality import facts
 from tools.quality.levels import all_levels
 from tools.quality.measure import Results, compare
 from tools.quality.reference import Reference
-from tools.rag.__main__ import environment
+from tools.rag.environment import environment
 from tools.rag.model import CACHE, load_smollm2
 
 SYSTEM = "<|im_start|>system\nYou answer questions about the documents that follow.<|im_end|>\n"

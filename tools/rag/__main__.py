@@ -8,12 +8,9 @@ tokens, and the times say nothing about kernels.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import random
 import shlex
-import subprocess
 import sys
 import warnings
 from dataclasses import asdict
@@ -22,12 +19,12 @@ from typing import Any
 
 import lazyrope
 import torch
-import transformers
 from lazyrope.transformers import attach
 from tqdm import tqdm
 
 from tools.drawing import require_matplotlib
 from tools.rag import fidelity, page, serving, texts
+from tools.rag.environment import environment
 from tools.rag.model import load_smollm2, random_llama, tiny_llama
 
 GIB = 1 << 30
@@ -36,32 +33,6 @@ PARTS = ("fidelity", "serving", "cascade")
 
 def report(text: str) -> None:
     print(text, flush=True)
-
-
-def environment(commit: str | None) -> dict[str, Any]:
-    gpu = torch.cuda.is_available()
-    return {
-        "device": torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads",
-        "is_gpu": gpu,
-        "driver": _output(["nvidia-smi", "--id=0", "--query-gpu=driver_version", "--format=csv,noheader"])
-        if gpu
-        else None,
-        "date": datetime.date.today().isoformat(),
-        "commit": commit or _output(["git", "rev-parse", "--short", "HEAD"]),
-        "versions": {
-            "lazyrope": lazyrope.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-    }
-
-
-def _output(command: list[str]) -> str | None:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def measure_fidelity(options: argparse.Namespace) -> dict[str, Any]:
