@@ -36,6 +36,9 @@ def argument_parser() -> argparse.ArgumentParser:
         "--model", required=True, metavar="DIR", help="a model of transformers with its tokenizer: a folder or a name"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as one JSON object")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the KL over the costs, such as FILE.svg (needs matplotlib)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="assess the first N lines (all)")
     parser.add_argument("--budget", default="4GiB", help="bytes of KV (%(default)s)")
     parser.add_argument("--device", help="PyTorch's device (cuda if there is a GPU, else cpu)")
@@ -106,6 +109,13 @@ def make_engine(options: argparse.Namespace) -> Any:
     )
 
 
+def check_plot(file: Path) -> None:
+    """Raises SpecError, before anything is measured, if a plot cannot have the format of a path's suffix."""
+    from .transformers.frontier import format_of
+
+    format_of(file)
+
+
 def result_of(options: argparse.Namespace, num_samples: int, engine: Any, assessment: Any) -> dict[str, Any]:
     """Returns the results as an object for programs."""
     return {
@@ -126,8 +136,9 @@ def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     """Exits before the model is loaded if an option is wrong, or if a package is missing."""
     if options.limit is not None and options.limit < 1:
         parser.error(f"argument --limit: {options.limit}; it must be at least 1")
-    require_packages(parser.prog, PACKAGES)
+    require_packages(parser.prog, PACKAGES if options.plot is None else (*PACKAGES, "matplotlib"))
     check_output(parser.prog, options.json)
+    check_output(parser.prog, options.plot)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -136,13 +147,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     check_options(parser, options)
     try:
         samples = read_samples(options.file, options.limit)
+        if options.plot is not None:
+            check_plot(options.plot)
         engine = make_engine(options)
         assessment = engine.assess(samples, max_kl=options.max_kl, max_new_tokens=options.max_new_tokens)
     except (SpecError, StoreError, OSError) as error:
         sys.exit(f"lazyrope assess: {error}")
+    print(assessment.table())
     if options.json is not None:
         options.json.write_text(json.dumps(result_of(options, len(samples), engine, assessment), indent=1) + "\n")
-    print(assessment.table())
+    if options.plot is not None:
+        assessment.plot(options.plot)
 
 
 if __name__ == "__main__":

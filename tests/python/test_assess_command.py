@@ -46,6 +46,8 @@ def test_results_are_printed_and_written(run, folder, tmp_path, capsys):
     file = tmp_path / "result.json"
     options = ["--dtype", "float32", "--overlay-tokens", "1", "--share", "0.5", "--prefix", "be brief"]
     options += ["--attention-temperature", "0.8", "--lse-scale", "1.1"]
+    plot = tmp_path / "plot.svg"
+    options += ["--plot", str(plot)]
     run([QUESTIONS[0], "", QUESTIONS[1]], "--json", str(file), "--max-new-tokens", "2", "--max-kl", "1e9", *options)
     result = json.loads(file.read_text())
     assert [level["level"] for level in result["levels"]] == ["none", "prefix", "ape", "first_page", "guided", "full"]
@@ -56,6 +58,7 @@ def test_results_are_printed_and_written(run, folder, tmp_path, capsys):
     assert shares == pytest.approx(
         {"none": 0, "prefix": 0, "ape": 0, "first_page": 2 / 17, "guided": (4 + 3) / 17, "full": 1}
     ), "the prefix has 2 tokens for each question"
+    assert "<svg" in plot.read_text()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["level", *shares, "recommended"]
 
@@ -78,6 +81,8 @@ def test_the_first_lines_alone_may_be_assessed(run, tmp_path):
         (QUESTIONS, ["--model", "/no/such/model"], "/no/such/model"),
         (QUESTIONS, ["--share", "2"], "share = 2.0; it must be a number, 0 to 1"),
         (QUESTIONS, ["--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
+        (QUESTIONS, ["--plot", "/no/such/folder/x.svg"], "cannot write /no/such/folder/x.svg"),
+        (QUESTIONS, ["--plot", "x.xyz", "--model", "/no/such/model"], "'x.xyz'; its suffix must be one of"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:the model is on the CPU:RuntimeWarning")

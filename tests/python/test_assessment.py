@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import sys
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -16,6 +18,7 @@ pytest.importorskip("transformers", reason="pip install -r tools/requirements/ra
 from lazyrope.recovery import PageChoice
 from lazyrope.transformers import Assessment, Engine, LevelResult, Sample
 from lazyrope.transformers.assessment import _compare, _Tally
+from lazyrope.transformers.frontier import figure_of, frontier
 from lazyrope.transformers.work import Work
 
 from tests.conftest import HAS_GPU
@@ -205,6 +208,41 @@ def test_an_assessment_is_shown_as_a_table():
     assert lines[1].split() == ["none", "50.0%", "25.0%", "1.2500", "3.0000", "18.50", "20.1", "0.0%"]
     assert lines[3] == "recommended for a mean KL of at most 0.1: none of the levels: serve this model with mode full"
     assert Assessment(tuple(rows), 2.0).table().endswith("at most 2: none")
+
+
+def row_of(level: str, kl: float, ms: float, share: float) -> LevelResult:
+    return LevelResult(level, 1.0, 1.0, kl, kl, None, ms, share)
+
+
+def test_a_plot_has_each_level_and_the_frontier(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows = (row_of("none", 0.5, 10, 0), row_of("first_page", 0.6, 20, 0.1), row_of("full", 0, 90, 1))
+    Assessment(rows, 0.1).plot(tmp_path / "plot.svg")
+    figure = figure_of(rows, 0.1)
+    for axes, costs in zip(figure.axes, ([0, 10, 100], [10, 20, 90]), strict=True):
+        assert [each.get_label() for each in axes.collections] == ["none", "first_page", "full"]
+        points = np.concatenate([each.get_offsets() for each in axes.collections])
+        np.testing.assert_allclose(points, list(zip(costs, [0.5, 0.6, 0], strict=True)))
+        line, limit = axes.lines
+        assert list(line.get_xdata()) == [costs[0], costs[2]] and list(limit.get_ydata()) == [0.1, 0.1]
+    assert len(figure_of(rows, 9.0).axes[0].lines) == 1, "a far limit is not drawn"
+    svg = io.BytesIO()
+    Assessment(rows, 0.1).plot(svg)
+    for drawn in (svg.getvalue(), (tmp_path / "plot.svg").read_bytes()):
+        assert drawn.lstrip().startswith(b"<?xml") and b"<svg" in drawn
+    with pytest.raises(lazyrope.SpecError, match=r"plot.abc'; its suffix must be one of .*\.svg"):
+        Assessment(rows, 0.1).plot(tmp_path / "plot.abc")
+
+
+def test_no_level_of_the_frontier_is_dearer_and_farther_than_another():
+    points = [(2.0, 3.0), (0.0, 5.0), (1.0, 5.0), (3.0, 1.0), (2.0, 2.0), (4.0, 1.0)]
+    assert frontier(points) == [(0.0, 5.0), (2.0, 2.0), (3.0, 1.0)]
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(lazyrope.SpecError, match="matplotlib, which draws the plot, is missing: pip install matplot"):
+        Assessment((row_of("full", 0, 1, 1),), 0.1).plot("plot.svg")
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import secrets
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import SpecError
 from ..recovery import Recovery
 from .arguments import as_int, check, check_documents, is_finite
+from .frontier import figure_of, format_of
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -98,6 +100,23 @@ class Assessment:
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         advice = self.recommended or "none of the levels: serve this model with mode full"
         return "\n".join([*lines, f"recommended for a mean KL of at most {self.max_kl:g}: {advice}"])
+
+    def plot(self, file: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Draws the mean KL of each level over its recomputed share and over its time to the first token.
+
+        The line is the frontier: no other level is cheaper and as near to the ordinary prefill. A plot needs
+        matplotlib, which lazyrope does not install: ``pip install matplotlib``.
+
+        Args:
+            file: The path of the plot, or a file to write it to. The suffix of the path says the format, such as
+                ``.svg`` or ``.png``. A file gets SVG.
+
+        Raises:
+            SpecError: matplotlib is missing, or it does not know the suffix.
+            OSError: The file cannot be written.
+        """
+        kind = format_of(file) if isinstance(file, str | os.PathLike) else "svg"
+        figure_of(self.levels, self.max_kl).savefig(file, format=kind)
 
 
 def _cells(row: LevelResult) -> tuple[str, ...]:
