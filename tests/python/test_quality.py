@@ -83,7 +83,7 @@ def test_the_mass_is_that_of_the_models_own_attention(reference):
         attentions = model(ids, output_attentions=True).attentions
     expected = sum(each[0, :, -len(PROMPT) :].sum((0, 1)) for each in attentions)
     stored = reference.store(PREFIX, DOCUMENTS[:1], behind_prefix=True)
-    found = reference.read(stored, PROMPT, wants_mass=True).mass
+    found = reference.read(stored, PROMPT, wants_mass=True).mass()
     torch.testing.assert_close(found, expected[: len(found)], atol=1e-3, rtol=1e-3)
 
 
@@ -133,10 +133,14 @@ def test_all_pages_together_make_an_ordinary_prefill(reference, prefix, behind_p
 
 def test_guided_pages_are_those_with_the_most_mass(reference):
     request = request_of(reference)
-    request.first.mass = torch.zeros(len(request.stored.ids))
-    page = request.stored.documents()[2][32:48]
-    request.first.mass[page.start] = 1.0
-    assert set(page) <= set(guided(SHARE)(request))
+    request.first.layer_mass = torch.zeros(2, len(request.stored.ids))
+    one, other = (request.stored.documents()[2][begin : begin + 16] for begin in (32, 48))
+    request.first.layer_mass[0, one.start] = 1.0
+    request.first.layer_mass[1, other.start] = 2.0
+    count = len(guided(0, 16)(request)) + 16
+    share = count / (len(request.stored.ids) - len(PREFIX))
+    assert set(other) <= set(guided(share)(request)) and not set(one) & set(guided(share)(request))
+    assert set(one) <= set(guided(share, layers=1)(request)) and not set(other) & set(guided(share, layers=1)(request))
 
 
 def test_outcomes_of_all_levels_are_summed_up(reference):

@@ -99,14 +99,14 @@ def _as_many_as_guided(request: Request, share: float, score: Callable[[range], 
     return sorted([i for page in pages for i in page][:count])
 
 
-def guided(share: float, first: int = PAGE) -> Choose:
-    """Level 2: first pages, and then the pages to which the prompt attends most.
+def guided(share: float, first: int = PAGE, layers: int | None = None) -> Choose:
+    """Level 2: first pages, and then the pages to which the prompt attends most, in the first layers or in all.
 
     First pages are always among them. With many short documents they alone may be more than the share.
     """
 
     def choose(request: Request) -> list[int]:
-        return _best_pages(request.stored, share, _sum_over(request.first.mass), first)
+        return _best_pages(request.stored, share, _sum_over(request.first.mass(layers)), first)
 
     return choose
 
@@ -119,7 +119,7 @@ def guided_by_both(share: float, first: int = PAGE) -> Choose:
     """
 
     def choose(request: Request) -> list[int]:
-        product = request.first.mass * _deviation(request).sqrt()
+        product = request.first.mass() * _deviation(request).sqrt()
         return _best_pages(request.stored, share, _sum_over(product), first)
 
     return choose

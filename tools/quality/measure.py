@@ -75,9 +75,9 @@ def compare(
         for behind in sorted({level.behind_prefix for level in levels}):
             stored = reference.store(prefix, case.documents, behind_prefix=behind)
             # The pages are chosen for the question, before any token of the answer is known.
-            mass = reference.read(stored, case.prompt, wants_mass=True).mass
+            mass = reference.read(stored, case.prompt, wants_mass=True).layer_mass
             first = reference.read(stored, prompt)
-            first.mass = mass
+            first.layer_mass = mass
             requests[behind] = Request(stored, prompt, first, values, random.Random(f"{seed} {number}"))
         for level in levels:
             answer, share = level.answer(reference, requests[level.behind_prefix])

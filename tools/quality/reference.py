@@ -57,13 +57,17 @@ class Stored:
 
 @dataclass
 class Answer:
-    """The logits of a prompt over documents, [prompt tokens, vocabulary], and each stored token's mass.
+    """The logits of a prompt over documents, [prompt tokens, vocabulary], and each stored token's mass by layers.
 
-    The mass is the attention of the prompt's tokens, summed over them, over heads and over layers.
+    The mass is the attention of the prompt's tokens, summed over them and over heads: [layers, tokens].
     """
 
     logits: torch.Tensor
-    mass: torch.Tensor
+    layer_mass: torch.Tensor
+
+    def mass(self, layers: int | None = None) -> torch.Tensor:
+        """Returns each stored token's mass, [tokens], summed over the first ``layers`` layers or over all."""
+        return self.layer_mass[:layers].sum(0)
 
 
 class Reference:
@@ -103,7 +107,7 @@ class Reference:
         positions = torch.tensor([*again, *range(len(stored.ids), len(stored.ids) + len(prompt))])
         call = _Read(stored, again, positions, self._shift(stored), temperature, len(prompt) if wants_mass else 0)
         logits = self._run(ids, positions, call)
-        return Answer(logits[len(again) :], call.mass)
+        return Answer(logits[len(again) :], torch.stack(call.masses) if wants_mass else torch.empty(0))
 
     def _shift(self, stored: Stored) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns cosines and sines of the rotation that moves stored keys to their final positions."""
@@ -171,7 +175,7 @@ class _Read(_Call):
     ) -> None:
         self.stored, self.shift, self.temperature, self.mass_rows = stored, shift, temperature, mass_rows
         device = shift[0].device
-        self.mass = torch.zeros(len(stored.ids), device=device)
+        self.masses: list[torch.Tensor] = []  # a tensor [tokens] for each layer
         key_positions = torch.cat([stored.final, positions]).to(device)
         replaced = torch.zeros(len(key_positions), dtype=torch.bool, device=device)
         replaced[torch.tensor(again, dtype=torch.long, device=device)] = True
@@ -194,7 +198,7 @@ class _Read(_Call):
         return scores.masked_fill(~self.mask[-q.shape[2] :], -torch.inf)
 
     def _add_mass(self, q: torch.Tensor, keys: torch.Tensor, scale: float) -> None:
-        self.mass += self._scores(q, keys, scale).softmax(-1)[..., : len(self.mass)].sum((0, 1, 2))
+        self.masses.append(self._scores(q, keys, scale).softmax(-1)[..., : len(self.stored.ids)].sum((0, 1, 2)))
 
     def _attend_by_ape(
         self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, by: Temperature
