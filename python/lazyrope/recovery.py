@@ -91,6 +91,8 @@ class Recovery:
             attention is sharper.
         lse_scale: The factor of the log-sum-exp of these scores at level "ape", greater than 0. Below 1, the documents
             have less weight if their log-sum-exp is positive.
+        select_layers: The first layers of the model whose attention chooses the pages of level "guided", at least 1.
+            None: all layers.
 
     Raises:
         SpecError: A value is not allowed.
@@ -103,12 +105,15 @@ class Recovery:
     question_tokens: int = 128
     attention_temperature: float = 0.9
     lse_scale: float = 0.9
+    select_layers: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.level, str) or self.level not in LEVELS:
             raise SpecError(f"recovery = {self.level!r:.80}; it must be one of {', '.join(LEVELS)}")
         object.__setattr__(self, "overlay_tokens", _count("overlay_tokens", self.overlay_tokens, least=0))
         object.__setattr__(self, "question_tokens", _count("question_tokens", self.question_tokens, least=1))
+        if self.select_layers is not None:
+            object.__setattr__(self, "select_layers", _count("select_layers", self.select_layers, least=1))
         object.__setattr__(self, "share", _share(self.share))
         for name in ("attention_temperature", "lse_scale"):
             object.__setattr__(self, name, _positive(name, getattr(self, name)))

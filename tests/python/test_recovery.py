@@ -266,6 +266,7 @@ MISTAKES = {
     "lse_scale = -1; it must be a finite number greater than 0": lambda: Recovery("ape", lse_scale=-1),
     "lse_scale = True; it must be a finite number": lambda: Recovery("ape", lse_scale=True),
     'lse_scale is given; recovery = "guided" does not use it': lambda: Recovery("guided").changed(lse_scale=1.0),
+    "select_layers = 0; it must be an integer, at least 1": lambda: Recovery("guided", select_layers=0),
     'share is given; recovery = "first_page" does not use it': lambda: Recovery("first_page").changed(share=0.5),
     "a document is empty": lambda: compose([A, []]),
     "recovery = \\['none'\\]; it must be one of": lambda: Recovery(["none"]),

@@ -95,15 +95,19 @@ def test_kernels_equal_an_explicit_mask(model_type):
 
 @needs_float32
 @pytest.mark.parametrize("prefix", [[], PREFIX], ids=["no prefix", "prefix"])
-@pytest.mark.parametrize(("share", "first"), [(0.15, 0), (0.3, 3), (0.45, 16), (0.6, 16)])
-def test_choice_and_logits_equal_those_that_the_quality_is_measured_by(prefix, share, first):
+@pytest.mark.parametrize(
+    ("share", "first", "layers"), [(0.15, 0, None), (0.3, 3, None), (0.45, 16, None), (0.6, 16, None), (0.3, 0, 1)]
+)
+def test_choice_and_logits_equal_those_that_the_quality_is_measured_by(prefix, share, first, layers):
     """The figures of ``python -m tools.quality`` come from a reference of its own, so they hold for the engine."""
     model = as_served("llama")
-    engine, reference = make_engine(model, recovery="guided", prefix=prefix), Reference(model)
+    engine = make_engine(model, recovery="guided", prefix=prefix, select_layers=layers)
+    reference = Reference(model)
     scores = engine.score(PROMPT, DOCUMENTS, share=share, overlay_tokens=first, num_logits=len(PROMPT))
     stored = reference.store(prefix, DOCUMENTS, behind_prefix=True)
     request = levels.Request(stored, PROMPT, reference.read(stored, PROMPT, wants_mass=True), [], None)
-    chosen = levels.guided(share, first)(request)
+    chosen = levels.guided(share, first, layers)(request)
+    assert layers is None or chosen != levels.guided(share, first)(request), "all layers choose the same"
     again = zip(stored.documents(), scores.recomputed, strict=True)
     assert [document[i] for document, own in again for i in own] == chosen
     assert_near(scores.logits, reference.read(stored, PROMPT, chosen).logits)

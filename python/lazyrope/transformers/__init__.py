@@ -45,6 +45,7 @@ def attach(
     question_tokens: int = 128,
     attention_temperature: float = 0.9,
     lse_scale: float = 0.9,
+    select_layers: int | None = None,
     arch: str | None = None,
     page_size: int = 16,
     max_requests: int = 32,
@@ -95,6 +96,8 @@ def attach(
             greater than 0. It sharpens attention, and has nothing to do with the temperature of sampled tokens.
         lse_scale: The factor of the log-sum-exp of these scores, greater than 0, before the attention to documents is
             merged with that to all other keys. Each layer has one attention call more in passes with such requests.
+        select_layers: The first layers whose attention chooses the pages of "guided". None: all layers. Fewer layers
+            save measurements. The prompt runs through all layers either way.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
             PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
         page_size: The tokens of a page, a multiple of 16.
@@ -147,6 +150,7 @@ def attach(
         question_tokens=question_tokens,
         attention_temperature=attention_temperature,
         lse_scale=lse_scale,
+        select_layers=select_layers,
         max_requests=max_requests,
         max_pass_tokens=max_pass_tokens,
         cuda_graphs=cuda_graphs and model.device.type == "cuda" and can_be_captured(model),

@@ -68,6 +68,7 @@ class Engine:
         question_tokens: int = 128,
         attention_temperature: float = 0.9,
         lse_scale: float = 0.9,
+        select_layers: int | None = None,
         max_requests: int = 32,
         max_pass_tokens: int = 8192,
         cuda_graphs: bool = True,
@@ -93,6 +94,7 @@ class Engine:
             question_tokens,
             attention_temperature,
             lse_scale,
+            select_layers,
         )
         if recovery == "none" and self.recovery.prefix:
             raise SpecError(
@@ -419,10 +421,9 @@ class Engine:
             if new:
                 self._filling[document] = fill_of(part, document, held, size)
         fills = [self._filling.get(document) for document in held]
+        run, question, layers = generation._run, generation.question, generation.recovery.select_layers
         layout = mode.layout(
-            RequestParts(
-                generation.prompt, prefix, texts, composed, held, fills, generation._run, size, generation.question
-            )
+            RequestParts(generation.prompt, prefix, texts, composed, held, fills, run, size, question, layers)
         )
         generation._layout = layout
         if generation.num_logits:

@@ -52,6 +52,7 @@ class RequestParts:
         run: The request's own pages.
         page_size: The tokens of a page.
         question: The tokens of the prompt whose attention guides recovery.
+        select_layers: The first layers whose attention guides recovery, or None for all.
     """
 
     prompt: list[int]
@@ -63,6 +64,7 @@ class RequestParts:
     run: PageRun
     page_size: int
     question: range
+    select_layers: int | None = None
 
     @property
     def bases(self) -> list[int]:
@@ -154,7 +156,7 @@ class Guide:
         self._parts = parts
         self._layout = layout
         tokens = parts.prompt[: parts.question.stop]
-        question = Question(_pages(parts), parts.question.start)
+        question = Question(_pages(parts), parts.question.start, parts.select_layers)
         own = layout.own
         self.job = Job(tokens, own.position, own.first_page, segments=own.segments, question=question)
 

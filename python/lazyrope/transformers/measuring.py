@@ -61,9 +61,11 @@ class Measurement:
             q: The queries of all rows of the pass, [rows, num_q_heads, head_dim].
             lse: The log-sum-exp of these rows, float32 [rows, num_q_heads].
         """
+        question = self._question
+        if question.layers is not None and layer >= question.layers:
+            return
         backend, rows = self._meter.backend, self._rows
         measure = self._meter.masses[backend.group_of(layer)]
         pools = backend.store.k_pool(layer), backend.store.v_pool(layer)
         mass = measure(self._pages, q[rows], *pools, lse[rows], **backend.scales_of(layer))
-        question = self._question
         question.mass = mass if question.mass is None else question.mass + mass

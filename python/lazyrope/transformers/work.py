@@ -33,12 +33,14 @@ class Question:
     Attributes:
         pages: The pages.
         first: The index of the first token of the job whose attention counts.
+        layers: The first layers of the model whose attention counts, or None for all.
         mass: The mass of each page, summed over tokens, query heads and layers so far: float32 [pages]. None before the
             first pass.
     """
 
     pages: Sequence[_batch.Segment]
     first: int
+    layers: int | None = None
     mass: Tensor | None = None
 
 
