@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from tools.quality import facts
+from tools.quality.__main__ import chosen_levels
 from tools.quality.levels import (
     Level,
     Request,
@@ -237,3 +239,15 @@ def test_an_answer_of_one_document_is_in_one(made):
         if case.kind == "one document":
             [who] = [found for text in texts for found in re.findall(rf"The \w+ of \w+ was made by {NAME}\.", text)]
             assert case.text.endswith(f" {who}.")
+
+
+def test_the_program_measures_chosen_levels_and_none(capsys):
+    parser = argparse.ArgumentParser()
+    given = argparse.Namespace(share=SHARE, levels=["prefix + ape", "guided 30% by 4 layers"])
+    assert [level.name for level in chosen_levels(parser, given)] == ["none", "guided 30% by 4 layers", "prefix + ape"]
+    given.levels = None
+    assert [level.name for level in chosen_levels(parser, given)] == [level.name for level in all_levels(SHARE)]
+    given.levels = ["nothing"]
+    with pytest.raises(SystemExit):
+        chosen_levels(parser, given)
+    assert "--levels: 'nothing'; it must be one of none, first_page 16, " in capsys.readouterr().err

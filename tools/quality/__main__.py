@@ -1,4 +1,4 @@
-"""python -m tools.quality [--cases N] [--json FILE]: what each level of recovery wins back, by a slow reference.
+"""python -m tools.quality [--cases N] [--levels NAME...] [--json FILE]: what each level wins back, by a slow reference.
 
 SmolLM2-135M-Instruct answers questions over documents by an ordinary prefill and at each level, in fp32. The program
 needs the packages of tools/requirements/rag*.txt, which `make rag` installs. It measures quality alone; `python -m
@@ -20,7 +20,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from tools.quality import facts
-from tools.quality.levels import all_levels
+from tools.quality.levels import Level, all_levels
 from tools.quality.measure import Results, compare
 from tools.quality.reference import Reference
 from tools.rag.environment import environment
@@ -51,6 +51,15 @@ def report(results: Results) -> str:
     return "\n\n".join([*parts, f"Perplexity of the answers after an ordinary prefill: {perplexity:.3f}"])
 
 
+def chosen_levels(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Level]:
+    """Returns the levels that are asked for, and "none", which the gap is measured from."""
+    levels = {level.name: level for level in all_levels(options.share)}
+    for name in options.levels or ():
+        if name not in levels:
+            parser.error(f"argument --levels: {name!r}; it must be one of {', '.join(levels)}")
+    return [level for name, level in levels.items() if name in {"none", *(options.levels or levels)}]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.quality", description=__doc__.split("\n\n")[0])
     parser.add_argument(
@@ -73,9 +82,13 @@ def main() -> None:
     parser.add_argument(
         "--share", type=float, default=0.15, help="share of tokens that is computed again (%(default)s)"
     )
+    parser.add_argument(
+        "--levels", nargs="+", metavar="NAME", help='levels by the names in the table, such as "prefix + ape" (all)'
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all outcomes to FILE")
     options = parser.parse_args()
+    levels = chosen_levels(parser, options)
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, tokenizer = load_smollm2(torch.float32, device, cache=CACHE)
@@ -91,7 +104,7 @@ def main() -> None:
     )
     prefix = tokenizer.encode(SYSTEM, add_special_tokens=False)
     with tqdm(cases, desc="cases", unit="case") as bar:
-        results = compare(Reference(model), all_levels(options.share), prefix, bar, options.seed)
+        results = compare(Reference(model), levels, prefix, bar, options.seed)
     print(report(results))
     if options.json:
         written = {

@@ -17,6 +17,8 @@ from tools.quality.reference import Answer, Reference, Stored, Temperature
 
 # The layers whose values CacheBlend's rule compares: the first one depends on no other document.
 DEVIATION_LAYERS = slice(1, 3)
+# The numbers of first layers that choose guided pages, beside all layers.
+FIRST_LAYERS = (4, 8, 16)
 
 
 @dataclass
@@ -169,6 +171,7 @@ def all_levels(share: float = 0.15) -> list[Level]:
             "first_page 16": first_tokens(16),
             "first_page 32": first_tokens(32),
             f"guided {percent}": guided(share),
+            **{f"guided {percent} by {n} layers": guided(share, layers=n) for n in FIRST_LAYERS},
             f"guided x deviation {percent}": guided_by_both(share),
             f"random {percent}": at_random(share),
             f"CacheBlend's rule {percent}": deviating(share),
