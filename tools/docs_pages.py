@@ -194,6 +194,45 @@ def rag(data: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+# The levels of the RAG page: the name in quality.json and the case in ttft.json.
+LEVELS = {
+    "none": "none",
+    "prefix": "prefix",
+    "prefix + ape": "ape",
+    "prefix + first_page 16": "first_page",
+    "prefix + guided 15%": "guided",
+}
+NOT_MEASURED = "not measured"
+
+
+def recovery(quality: dict[str, Any] | None, ttft: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the table of quality and speed of each level, and the runs that it is from.
+
+    Args:
+        quality: The figures of ``python -m tools.quality --json``, or None if no run is kept.
+        ttft: The figures of ``python -m tools.quality.ttft --json``, or None.
+    """
+    levels = {row["level"]: row for row in (quality or {"summary": {"all": []}})["summary"]["all"]}
+    times = {row["case"]: f"{row['us'] / 1e3:.1f}" for row in (ttft or {"rows": []})["rows"]}
+    head = ["level", "mean KL", "gap closed", "same first token", "computed again", "TTFT, ms"]
+    rows = [[name, *_quality_cells(levels.get(name)), times.get(case, NOT_MEASURED)] for name, case in LEVELS.items()]
+    rows.append(["full", "0", "100.0%", "100.0%", "100.0%", times.get("full", NOT_MEASURED)])
+    return {"table": Table(head, rows), "quality": quality, "ttft": ttft}
+
+
+def _quality_cells(row: dict[str, Any] | None) -> list[str]:
+    if row is None:
+        return [NOT_MEASURED] * 4
+    shares = (row["gap_closed"], row["first_token_agreement"], row["share"])
+    return [f"{row['kl_mean']:.3f}", *(f"{share:.1%}" for share in shares)]
+
+
+def kept(name: str) -> dict[str, Any] | None:
+    """Returns a result that may not have been measured yet, or None."""
+    file = RESULTS / f"{name}.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
 def point(data: dict[str, Any]) -> dict[str, Any]:
     """Returns the README's five rows: what documents that are stored once save, and what attention over them costs."""
     serving = data["rag"]["serving"]
@@ -259,6 +298,7 @@ def values() -> dict[str, Any]:
         "breadth": breadth_table.tables(data["breadth"]["rows"]),
         "breadth_facts": breadth_table.facts(data["breadth"]["rows"]),
         "rag": rag(data["rag"]),
+        "recovery": recovery(kept("quality"), kept("ttft")),
     }
 
 

@@ -522,6 +522,29 @@ def test_the_page_of_the_documentation_says_what_is_missing_or_wrong():
     assert "A check failed: slow." in text(without("fidelity", complaints=["slow"]))
 
 
+def test_the_page_of_the_documentation_has_quality_and_speed_of_levels_side_by_side():
+    run = {"device": "CPU", "driver": None, "date": "2026-03-04", "commit": "def", "versions": {"torch": "2.13.0"}}
+    row = {"level": "prefix + ape", "kl_mean": 0.0625, "gap_closed": 0.75, "first_token_agreement": 0.5, "share": 0.0}
+    quality = run | {"command": "python -m tools.quality", "tokens": [100] * 30, "summary": {"all": [row]}}
+    quality["options"] = {"documents": [3, 5], "tokens": [80, 200]}
+    times = [{"case": "ape", "us": 13250.0}, {"case": "full", "us": 271000.0}]
+    ttft = run | {"device": "NVIDIA H200", "driver": "580", "command": "ttft", "model": "A shape", "rows": times}
+    given = docs_pages.values()
+
+    def text(*results: dict[str, Any] | None) -> str:
+        return docs_pages.rendered(given | {"recovery": docs_pages.recovery(*results)})["results/rag"]
+
+    both = docs_pages.recovery(quality, ttft)["table"].rows
+    assert ["prefix + ape", "0.062", "75.0%", "50.0%", "0.0%", "13.2"] in both and both[-1][-1] == "271.0"
+    assert both[0] == ["none", *["not measured"] * 5]
+    whole = text(quality, ttft)
+    assert (
+        "30 questions over 3 to 5 documents of 80 to 200 tokens" in whole and "*CPU, 2026-03-04, commit def." in whole
+    )
+    assert "*NVIDIA H200, driver 580, 2026-03-04" in whole and "has not been" not in whole
+    assert text(None, None).count("has not been") == 2
+
+
 def test_the_pages_of_the_documentation_need_neither_torch_nor_matplotlib():
     program = "import sys; sys.modules |= {'torch': None, 'matplotlib': None}; import tools.docs_pages"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
@@ -60,6 +62,13 @@ def chosen_levels(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     return [level for name, level in levels.items() if name in {"none", *(options.levels or levels)}]
 
 
+def command(arguments: list[str]) -> str:
+    """Returns the command that gives the same figures, without the path of their file."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--json")
+    return shlex.join(["python", "-m", "tools.quality", *parser.parse_known_args(arguments)[1]])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.quality", description=__doc__.split("\n\n")[0])
     parser.add_argument(
@@ -107,8 +116,8 @@ def main() -> None:
         results = compare(Reference(model), levels, prefix, bar, options.seed)
     print(report(results))
     if options.json:
-        written = {
-            "environment": environment(None),
+        written = environment(None) | {
+            "command": command(sys.argv[1:]),
             "options": {name: value for name, value in vars(options).items() if name != "json"},
             "tokens": [case.tokens for case in cases],
             "summary": {"all": results.summary(), **{kind: results.summary(kind) for kind in facts.KINDS}},
