@@ -39,5 +39,5 @@ def merge(out: Tensor, lse: Tensor, group_out: Tensor, group_lse: Tensor, lse_sc
         lse_scale: The factor of group_lse, greater than 0: a number, or a tensor that broadcasts against lse.
     """
     scaled = group_lse * lse_scale
-    share = torch.where(scaled == -torch.inf, 0.0, torch.sigmoid(scaled - lse))
+    share = torch.sigmoid(scaled - lse).masked_fill(scaled == -torch.inf, 0.0)  # both may be -inf
     return torch.lerp(out.float(), group_out.float(), share[..., None]).to(out.dtype)

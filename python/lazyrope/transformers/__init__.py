@@ -96,6 +96,8 @@ def attach(
             greater than 0. It sharpens attention, and has nothing to do with the temperature of sampled tokens.
         lse_scale: The factor of the log-sum-exp of these scores, greater than 0, before the attention to documents is
             merged with that to all other keys. Each layer has one attention call more in passes with such requests.
+            What that call writes is not part of the budget: as much as the queries of a pass, and while both are merged
+            several times as much.
         select_layers: The first layers whose attention chooses the pages of "guided". None: all layers. Fewer layers
             save measurements. The prompt runs through all layers either way.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain

@@ -40,8 +40,8 @@ class GroupedAttention:
         """Makes tensors of finite numbers: the kernels write no row after those of the pass, but a graph merges all."""
         store, spec = self._backend.store, self._backend.spec
         options = {"dtype": torch.float32, "device": store.device}
-        self._lse, self._rest_lse = torch.zeros((2, rows, spec.num_q_heads), **options)
-        self._inverse_temperature, self._lse_scale = torch.ones((2, rows), **options)
+        self._lse, self._rest_lse = (torch.zeros((rows, spec.num_q_heads), **options) for _ in range(2))
+        self._inverse_temperature, self._lse_scale = (torch.ones(rows, **options) for _ in range(2))
         self._out = torch.empty(0)
 
     def lse_of_rest(self, q: Tensor) -> Tensor:
