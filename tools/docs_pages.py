@@ -199,7 +199,7 @@ LEVELS = {
     "none": "none",
     "prefix": "prefix",
     "prefix + ape": "ape",
-    "prefix + first_page 16": "first_page",
+    "prefix + first_page 16": "first_page_new",
     "prefix + guided 15%": "guided",
 }
 NOT_MEASURED = "not measured"
@@ -217,7 +217,7 @@ def recovery(quality: dict[str, Any] | None, ttft: dict[str, Any] | None) -> dic
     head = ["level", "mean KL", "gap closed", "same first token", "computed again", "TTFT, ms"]
     rows = [[name, *_quality_cells(levels.get(name)), times.get(case, NOT_MEASURED)] for name, case in LEVELS.items()]
     rows.append(["full", "0", "100.0%", "100.0%", "100.0%", times.get("full", NOT_MEASURED)])
-    return {"table": Table(head, rows), "quality": quality, "ttft": ttft}
+    return {"table": Table(head, rows), "quality": quality, "ttft": ttft, "stored_overlays": times.get("first_page")}
 
 
 def _quality_cells(row: dict[str, Any] | None) -> list[str]:

@@ -528,7 +528,9 @@ def test_the_page_of_the_documentation_has_quality_and_speed_of_levels_side_by_s
     quality = run | {"command": "python -m tools.quality", "tokens": [100] * 30, "summary": {"all": [row]}}
     quality["options"] = {"documents": [3, 5], "tokens": [80, 200]}
     times = [{"case": "ape", "us": 13250.0}, {"case": "full", "us": 271000.0}]
+    times += [{"case": "first_page", "us": 11e3}, {"case": "first_page_new", "us": 12e3}]
     ttft = run | {"device": "NVIDIA H200", "driver": "580", "command": "ttft", "model": "A shape", "rows": times}
+    ttft["shape"] = {"documents": 5, "document_tokens": 2048, "question_tokens": 32, "prefix_tokens": 64}
     given = docs_pages.values()
 
     def text(*results: dict[str, Any] | None) -> str:
@@ -541,6 +543,7 @@ def test_the_page_of_the_documentation_has_quality_and_speed_of_levels_side_by_s
     assert (
         "30 questions over 3 to 5 documents of 80 to 200 tokens" in whole and "*CPU, 2026-03-04, commit def." in whole
     )
+    assert both[3][-1] == "12.0" and "where they are stored too, it takes 11.0 ms" in whole
     assert "*NVIDIA H200, driver 580, 2026-03-04" in whole and "has not been" not in whole
     assert text(None, None).count("has not been") == 2
 

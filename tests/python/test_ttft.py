@@ -39,6 +39,7 @@ def test_each_case_computes_what_is_not_stored(rows):
         "none": [8],
         "prefix_new": [FULL],
         "prefix": [8],
+        "ape": [8],
         "first_page_new": [OVERLAYS + 8],
         "first_page": [8],
         "guided": [8, AGAIN + 8],  # the prompt is measured, and then runs in one pass with the tokens that it chose

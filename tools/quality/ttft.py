@@ -86,6 +86,7 @@ CASES = (
     Case("none", "none", "documents", moved=True, hits=True, limits=(Limit(None, plus_us=25e3),)),
     Case("prefix_new", "prefix", "nothing", moved=False, hits=False),
     Case("prefix", "prefix", "documents", moved=True, hits=True),
+    Case("ape", "ape", "documents", moved=True, hits=True),
     Case("first_page_new", "first_page", "documents", moved=True, hits=True, limits=(Limit("none", 1.35),)),
     Case("first_page", "first_page", "documents, overlays", moved=True, hits=True, limits=(Limit("none", 1.35),)),
     Case("guided", "guided", "documents", moved=True, hits=True, limits=(Limit("full", 0.30),)),
