@@ -1,0 +1,191 @@
+"""The attention mass of pages that kernels give equals the sum of the softmax's weights in fp64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import lazyrope
+import pytest
+import torch
+
+from tests.support.cases import Setting, documents_case, random_case
+from tests.support.checks import check_case
+from tests.support.document_fixture import DocumentFixture, in_order
+from tests.support.page_mass import check_masses, mass_pages, measure, plan, reference, updated
+
+SETTINGS = {
+    "plain": Setting(head_dim=64, page_mass=True),
+    "window": Setting(head_dim=64, page_mass=True, mask="sliding_window", page_size=48),
+    "chunked": Setting(head_dim=64, page_mass=True, mask="chunked", group=1, kv_heads=3),
+    "scores": Setting(head_dim=128, page_mass=True, scores="softcap and sinks", rope="gptj", group=8),
+    "rotated queries": Setting(head_dim=64, page_mass=True, query_form="rotated", rope="yarn", dtype="float16"),
+    "fp8": Setting(head_dim=64, page_mass=True, kv_dtype="float8_e4m3fn", layout="HND", page_size=32),
+    "raw keys": Setting(head_dim=64, page_mass=True, key_form="raw"),
+    "batch invariant": Setting(head_dim=64, page_mass=True, batch_invariant=True),
+    "temperature": Setting(head_dim=64, page_mass=True, scores="temperature", mask="full"),
+}
+HOPPER = {
+    "plain": Setting(head_dim=128, page_mass=True),
+    "scores": Setting(head_dim=64, page_mass=True, scores="softcap and sinks", mask="sliding_window", kv_heads=1),
+    "fp8": Setting(head_dim=128, page_mass=True, kv_dtype="float8_e5m2", page_size=64, kv_heads=1),
+    "long head_dim": Setting(head_dim=256, page_mass=True, kv_heads=1, group=2, dtype="float16"),
+    "batch invariant": Setting(head_dim=64, page_mass=True, batch_invariant=True, kv_heads=1, group=16),
+    "raw keys": Setting(head_dim=64, page_mass=True, key_form="raw", kv_heads=1),
+}
+PHASES = ("decode", "chunk", "mixed")
+
+
+def check_steps(kernel: lazyrope.Attention, setting: Setting, seeds: range, device: str) -> None:
+    for seed in seeds:
+        case = random_case(replace(setting, phase=PHASES[seed % 3]), seed, device)
+        check_masses(case, kernel, plan(case, kernel))
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_random_steps_agree_with_fp64(build, device, name):
+    """The steps have zero-length segments, slices, requests without segments, and queries that see nothing."""
+    check_steps(build(SETTINGS[name].spec()), SETTINGS[name], range(6 if device == "cpu" else 60), device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU runs its own family; the emulator searches for races")
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", HOPPER)
+def test_random_steps_of_hopper_agree_with_fp64_and_have_no_races(name):
+    kernel = lazyrope.compile(HOPPER[name].spec(), arch="emu:sm_90a")
+    with lazyrope.emulator.options(races=True):
+        check_steps(kernel, HOPPER[name], range(3), "cpu")
+
+
+@pytest.mark.parametrize("arch", [None, "emu:sm_90a"])
+def test_kv_splits_give_parts_of_one_request(build, arch):
+    """One long request is cut into KV splits, in decode and in a chunk; its masses add up to rows times heads."""
+    if arch is not None and torch.cuda.is_available():
+        pytest.skip("the GPU runs its own family")
+    setting = Setting(head_dim=64, page_mass=True, kv_heads=1)
+    kernel = lazyrope.compile(setting.spec(), arch=arch) if arch else build(setting.spec())
+    device = "cuda" if arch is None and torch.cuda.is_available() else "cpu"
+    for tokens in (1, 40):
+        case = documents_case(setting, [1500, 131, 900], tokens, device)
+        mass = check_masses(case, kernel, plan(case, kernel))
+        assert float(mass.sum()) == pytest.approx(tokens * setting.group, rel=1e-3)
+
+
+def test_the_call_without_masses_is_that_of_a_spec_without_them(build, device):
+    setting = SETTINGS["plain"]
+    kernel, other = build(setting.spec()), build(replace(setting, page_mass=False).spec())
+    case = random_case(setting, 8, device)
+    outs = [k(case.q, case.k_pool, case.v_pool, case.plan(k), **case.call_arguments) for k in (kernel, other)]
+    for ours, theirs in zip(*outs, strict=True):
+        assert torch.equal(ours, theirs)
+    check_case(case, kernel)
+
+
+def test_only_the_last_query_tokens_count(build, device):
+    setting = replace(SETTINGS["plain"], phase="mixed")
+    kernel = build(setting.spec())
+    for seed in (1, 2, 5):
+        case = random_case(setting, seed, device)
+        counted = [max(0, min(len(request.positions), 3 - i)) for i, request in enumerate(case.requests)]
+        check_masses(case, kernel, plan(case, kernel, counted), counted)
+    case.metadata["mass_tokens"].fill_(-7)
+    exact = reference(case, [0] * len(case.requests))
+    assert bool((measure(case, kernel, updated(case, plan(case, kernel)), len(exact)) == 0).all())
+
+
+def test_an_updated_step_keeps_nothing_of_its_last_requests(build, device):
+    setting = SETTINGS["window"]
+    kernel = build(setting.spec())
+    cases = [random_case(replace(setting, phase=phase), seed, device) for seed, phase in enumerate(("chunk", "mixed") * 2)]
+    step = plan(cases[0], kernel, requests=8, segments=300, query_tokens=800, mass_pages=20000)
+    for case in cases:
+        check_masses(case, kernel, updated(case, step))
+
+
+def test_a_batch_numbers_its_pages_and_finds_the_room(build, device):
+    setting = replace(SETTINGS["plain"], page_size=32)
+    kernel = build(setting.spec())
+    case = documents_case(setting, [40, 23, 70], 9, device)
+    pages = case.metadata["pages"]
+    documents = [lazyrope.Document(s.document.first_page, s.document.length) for s in case.requests[0].slices]
+    segments = [lazyrope.Segment(d, s.base) for d, s in zip(documents, case.requests[0].slices, strict=True)]
+    positions = case.requests[0].positions
+    batch = lazyrope.batch([lazyrope.Request(positions, segments)], pages)
+    assert batch.page_indptr == [0, 3, 5, 10]
+    assert batch.mass_pages == 90
+    assert lazyrope.batch([lazyrope.Request(positions, segments, mass_tokens=4)], pages).mass_pages == 40
+    slices = [
+        lazyrope.Segment(documents[0], 0, 20, 12),
+        lazyrope.Segment(documents[0], 0, 40),
+        lazyrope.Segment(documents[2], 0, 30, 4),
+    ]
+    assert lazyrope.batch([lazyrope.Request(0, slices)], pages).page_indptr == [0, 1, 1, 3]
+    for counted in (None, 4):
+        batch = lazyrope.batch([lazyrope.Request(positions, segments, mass_tokens=counted)], pages)
+        step = kernel.plan(batch, page_size=32)
+        assert step.capacity.mass_pages == batch.mass_pages
+        check_masses(case, kernel, step, None if counted is None else [counted])
+
+
+def test_requests_without_room_get_nan(build, device):
+    setting = SETTINGS["plain"]
+    kernel = build(setting.spec())
+    fixture = DocumentFixture(setting, [40, 50, 30], 3, device)
+    case = fixture.case(fixture.queries(3), [in_order(fixture, order, 1) for order in ([0, 1], [2], [0])])
+    exact = reference(case)
+    counts = [len(reference_of) for reference_of in _by_request(case)]
+    step = plan(case, kernel, mass_pages=mass_pages(case) - 1)
+    mass = measure(case, kernel, step, len(exact))
+    assert bool(mass[-counts[-1] :].isnan().all()) and not bool(mass[: -counts[-1]].isnan().any())
+    few = measure(case, kernel, plan(case, kernel), 3)
+    torch.testing.assert_close(few.double(), exact[:3], atol=1e-3, rtol=1e-2)
+
+
+def _by_request(case):
+    from tests.support.page_mass import masses_of
+
+    return [torch.cat(masses_of(w, r)) for w, r in zip(case.weights(), case.requests, strict=True)]
+
+
+def test_a_request_of_a_batch_invariant_spec_has_the_same_masses_in_any_batch(build, device):
+    setting = SETTINGS["batch invariant"]
+    kernel = build(setting.spec())
+    fixture = DocumentFixture(setting, [300, 200], 8, device)
+    order = in_order(fixture, [0, 1], 1)
+    alone = fixture.case(fixture.queries(1), [order])
+    many = fixture.case(fixture.queries(8), [order] * 8)
+    first, *_ = (measure(c, kernel, plan(c, kernel), len(reference(c))) for c in (alone,))
+    all_of = measure(many, kernel, plan(many, kernel), len(reference(many)))
+    assert torch.equal(many.q[:1], alone.q)
+    assert torch.equal(all_of[: len(first)], first)
+
+
+def test_mistakes_are_refused(build, device):
+    kernel = build(SETTINGS["plain"].spec())
+    case = documents_case(SETTINGS["plain"], [40], 2, device)
+    step, without = plan(case, kernel), case.plan(kernel)
+    arguments = (case.q, case.k_pool, case.v_pool)
+    mass = torch.zeros(3, device=device)
+    with pytest.raises(lazyrope.SpecError, match="the step has no room for the masses: plan it with a capacity"):
+        kernel(*arguments, without, page_mass=mass)
+    for given, why in (
+        (mass.double(), "page_mass .*float64"),
+        (mass[None], r"\[pages of 16 slots\]"),
+        (torch.zeros(6, device=device)[::2], "page_mass"),
+    ):
+        with pytest.raises(lazyrope.SpecError, match=why):
+            kernel(*arguments, step, page_mass=given)
+    out = torch.empty_like(case.q)
+    with pytest.raises(lazyrope.SpecError, match="page_mass .*out|out.*page_mass"):
+        kernel(*arguments, step, out=out, page_mass=out.view(torch.float32).flatten()[:3])
+    other = build(replace(SETTINGS["plain"], page_mass=False).spec())
+    with pytest.raises(lazyrope.SpecError, match=r"page_mass is given; the spec has none"):
+        other(*arguments, case.plan(other), page_mass=mass)
+    with pytest.raises(lazyrope.SpecError, match="cascade with page_mass"):
+        replace(SETTINGS["plain"], cascade=True).spec()
+    with pytest.raises(lazyrope.SpecError, match="mass_pages = -1; it must be at least 0"):
+        plan(case, kernel, mass_pages=-1)
+    with pytest.raises(lazyrope.SpecError, match="mass_pages = 4194305 with 8 query heads"):
+        plan(case, kernel, mass_pages=4194305)
+    with pytest.raises(lazyrope.SpecError, match="request 0: mass_tokens = -1; it must be at least 0"):
+        lazyrope.batch([lazyrope.Request(0, [], mass_tokens=-1)], case.metadata["pages"])
