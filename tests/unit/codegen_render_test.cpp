@@ -42,8 +42,15 @@ KernelSpec cascade_spec() {
   spec.cascade = true;
   return spec;
 }
+KernelSpec page_mass_spec() {
+  KernelSpec spec = base_spec();
+  spec.page_mass = true;
+  return spec;
+}
 // Returns a spec that has a kernel of this kind on sm_90a.
 KernelSpec spec_with(KernelKind kind) {
+  if (kind == KernelKind::kPlanPageMass || kind == KernelKind::kSumPageMass)
+    return page_mass_spec();
   const bool is_of_cascade = kind >= KernelKind::kShare && kind <= KernelKind::kCombineShared;
   return is_of_cascade ? cascade_spec() : raw_keys_spec();
 }
