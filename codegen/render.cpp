@@ -320,8 +320,8 @@ void check_kind(KernelKind kind, const KernelSpec& spec, const Arch& arch) {
     throw SpecError(
         fmt::format("kernel {}: the spec has none; specs with a cascade have it", to_string(kind)));
   if (kind == KernelKind::kPlanPageMass || kind == KernelKind::kSumPageMass)
-    throw SpecError(fmt::format("kernel {}: the spec has none; specs with page_mass have it",
-                                to_string(kind)));
+    throw SpecError(
+        fmt::format("kernel {}: the spec has none; specs with page_mass have it", to_string(kind)));
   throw SpecError(
       fmt::format("kernel {}: the spec has none on {} (key_form = \"{}\"); raw keys have it where "
                   "local keys have a prefill kernel of family sm90a, but for batch_invariant specs",

@@ -18,7 +18,7 @@ namespace lazyrope {
 // rotated keys (codegen/rotated_keys.h) there are three others: the one that assigns runs of
 // scratch to the segments of a step, the one that rotates keys into the scratch, and attend for the
 // scratch. With page_mass (templates/abi/page_mass.h) there are two others: the one that finds room
-// for parts of page masses, and the one that adds them up. Reposition is compiled separately,
+// for terms of page masses, and the one that adds them up. Reposition is compiled separately,
 // because few callers need it.
 enum class KernelKind {
   kPlan,

@@ -132,8 +132,7 @@ std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::objec
                                        const std::string& query_form, const py::object& kv_dtype,
                                        bool batch_invariant, int ranks,
                                        std::optional<int> max_model_len,
-                                       const std::string& key_form, bool cascade,
-                                       bool page_mass) {
+                                       const std::string& key_form, bool cascade, bool page_mass) {
   auto groups = attention_groups_from_hf(config_text(config), optional_dtype_name(dtype),
                                          {max_model_len, key_form_from(key_form)});
   for (LayerGroup& group : groups)

@@ -102,7 +102,7 @@ SegmentArguments segments_of(py::handle segments) {
   static const Field indptr("indptr"), base("base"), start("start"), length("length"),
       first_page("first_page"), lead("lead"), mask_base("mask_base"), mass_tokens("mass_tokens");
   const auto read = [&](const Field& field) { return field.of(segments, "segments", "Segments"); };
-  return {read(indptr),     read(base), read(start),    read(length),
+  return {read(indptr),     read(base), read(start),     read(length),
           read(first_page), read(lead), read(mask_base), read(mass_tokens)};
 }
 

@@ -143,8 +143,7 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   app.add_flag("--cascade", options.cascade,
                "Read segments that several requests share once per step")
       ->group(kBothGroup);
-  app.add_flag("--page-mass", options.page_mass,
-               "Give the attention mass of pages of 16 slots")
+  app.add_flag("--page-mass", options.page_mass, "Give the attention mass of pages of 16 slots")
       ->group(kBothGroup);
   offer_values(add("--query-form", options.query_form, "FORM",
                    "raw, or rotated if the caller rotates queries (default: raw)"),

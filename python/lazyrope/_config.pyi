@@ -1,4 +1,4 @@
-"""Describes the configs of kernels, a part of _core.pyi. This module does not exist at run time: import from lazyrope."""
+"""Describes configs of kernels, a part of _core.pyi. This module does not exist at run time: import from lazyrope."""
 
 from typing import Any, Literal, final
 

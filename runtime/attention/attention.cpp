@@ -388,12 +388,15 @@ void Attention::sum_page_mass(const AttendParams& params, const TensorView& page
                               const Step& step, Stream stream,
                               AccessedMemoryFn accessed_memory) const {
   const PlanPageMassParams& plan = step.page_mass().plan;
-  const int max_runs =
-      static_cast<int>(std::min<std::int64_t>(page_mass.shape[0], kMaxTokenRuns));
+  const int max_runs = static_cast<int>(std::min<std::int64_t>(page_mass.shape[0], kMaxTokenRuns));
   if (max_runs == 0) return;
-  const SumPageMassParams sum = {plan.header,  plan.requests, params.page_mass.parts,
-                                 params.lse,   static_cast<float*>(page_mass.data),
-                                 max_runs,     plan.num_heads};
+  const SumPageMassParams sum = {plan.header,
+                                 plan.requests,
+                                 params.page_mass.terms,
+                                 params.lse,
+                                 static_cast<float*>(page_mass.data),
+                                 max_runs,
+                                 plan.num_heads};
   const Device& device = *step.device();
   const int ctas =
       std::min((max_runs + kSumRuns - 1) / kSumRuns, device.sm_count() * kSumPageMassCtasPerSm);

@@ -132,7 +132,7 @@ class Attention {
   // Rotates the pool's keys into the step's scratch, and attends to it.
   void attend_rotated(AttendParams params, const Step& step, Stream stream,
                       AccessedMemoryFn accessed_memory) const;
-  // Adds up the parts of page masses that the attend kernels stored.
+  // Adds up the terms of page masses that the attend kernels stored.
   void sum_page_mass(const AttendParams& params, const TensorView& page_mass, const Step& step,
                      Stream stream, AccessedMemoryFn accessed_memory) const;
   // Launches the kernel of each phase that the step serves, and those of rotated keys, of the

@@ -58,7 +58,7 @@ class Batch {
     std::vector<int> length;
     std::vector<int> first_page;  // first page of the document
     std::vector<int> slot;  // slot of the segment's first token, counted from slot 0 of that page
-    std::vector<int> mask_base;  // empty if it is the base of all segments
+    std::vector<int> mask_base;    // empty if it is the base of all segments
     std::vector<int> mass_tokens;  // empty if all query tokens of all requests count
 
     std::size_t ints() const;  // the number of elements, with a lead for each segment

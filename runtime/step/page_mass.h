@@ -5,7 +5,7 @@
 namespace lazyrope {
 
 // A step's room for page masses (templates/abi/page_mass.h), in the step's memory. Only a shape
-// with page_mass has it. Without capacity.mass_pages there are no parts, but the planner still
+// with page_mass has it. Without capacity.mass_pages there are no terms, but the planner still
 // needs the numbers of the runs.
 struct StepPageMass {
   PlanPageMassParams plan;

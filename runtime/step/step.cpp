@@ -15,7 +15,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kChunkParts = 16 / sizeof(uint32);  // parts of page masses that are cleared at once
+constexpr int kChunkTerms = 16 / sizeof(uint32);  // terms of page masses that are cleared at once
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
 
 void check_count(const char* name, int value, int least) {
@@ -35,15 +35,16 @@ int complete_rotated_tokens(const StepCapacity& capacity, const StepShape& shape
   return shape.rotated && rows > config.decode.rows_per_head() ? capacity.rotated_tokens : 0;
 }
 
-// The parts of all pairs and heads are counted in int32.
+// The terms of all pairs and heads are counted in int32.
 int complete_mass_pages(const StepCapacity& capacity, const StepShape& shape) {
   check_count("mass_pages", capacity.mass_pages, 0);
   const int heads = shape.num_kv_heads * shape.group_size;
   const int most = std::min(kMaxTokenRuns, std::numeric_limits<int>::max() / heads);
   if (shape.page_mass && capacity.mass_pages > most)
-    throw SpecError(fmt::format("capacity: mass_pages = {} with {} query heads; it must be at most "
-                                "{}",
-                                capacity.mass_pages, heads, most));
+    throw SpecError(
+        fmt::format("capacity: mass_pages = {} with {} query heads; it must be at most "
+                    "{}",
+                    capacity.mass_pages, heads, most));
   return shape.page_mass ? capacity.mass_pages : 0;
 }
 
@@ -235,10 +236,10 @@ void Step::plan_page_mass(Stream stream, AccessedMemoryFn accessed_memory) {
   PlanPageMassParams& plan = page_mass_.plan;
   plan.inputs = params_.inputs;
   plan.mass_tokens = tensors_->mass_tokens ? ints(*tensors_->mass_tokens) : nullptr;
-  const std::int64_t parts = std::int64_t{plan.max_token_runs} * plan.num_heads;
-  const std::int64_t parts_of_cta = std::int64_t{kPlanPageMassThreads} * kClearedChunks *
-                                    kChunkParts;
-  const std::int64_t ctas = 1 + (parts + parts_of_cta - 1) / parts_of_cta;
+  const std::int64_t terms = std::int64_t{plan.max_token_runs} * plan.num_heads;
+  const std::int64_t terms_of_cta =
+      std::int64_t{kPlanPageMassThreads} * kClearedChunks * kChunkTerms;
+  const std::int64_t ctas = 1 + (terms + terms_of_cta - 1) / terms_of_cta;
   kernels_.plan_page_mass->on(*device_).launch(static_cast<int>(ctas), &plan, stream,
                                                accessed_memory);
 }

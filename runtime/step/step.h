@@ -115,7 +115,7 @@ class Step {
 
  private:
   void check_shapes(const StepTensors& tensors) const;
-  // Numbers the runs of the step, which the planner needs, and clears the parts of page masses.
+  // Numbers the runs of the step, which the planner needs, and clears the terms of page masses.
   void plan_page_mass(Stream stream, AccessedMemoryFn accessed_memory);
   // Makes the shared step, which takes segments from the step itself, and plans both.
   void plan_with_cascade(int ctas, Stream stream, AccessedMemoryFn accessed_memory);

@@ -354,8 +354,8 @@ std::size_t lay_out_page_mass(std::byte* memory, const StepShape& shape,
   arena.allocate(plan.header, 1);
   page_mass.view.rows = plan.rows;
   if (page_mass.has_room()) {
-    arena.allocate(plan.parts, size(capacity.mass_pages) * size(plan.num_heads));
-    page_mass.view.parts = plan.parts;
+    arena.allocate(plan.terms, size(capacity.mass_pages) * size(plan.num_heads));
+    page_mass.view.terms = plan.terms;
     arena.allocate(page_mass.lse, size(capacity.query_tokens) * size(plan.num_heads));
   }
   return arena.used();

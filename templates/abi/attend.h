@@ -56,17 +56,17 @@ struct CascadeView {
 };
 static_assert(sizeof(CascadeView) == 24);
 
-// The parts of a query token's rows (abi/page_mass.h). Row h, that of query head h, has num_runs
-// parts from part first + h * num_runs on. num_runs 0: the token's rows have none.
+// The terms of a query token's rows (abi/page_mass.h). Row h, that of query head h, has num_runs
+// terms from term first + h * num_runs on. num_runs 0: the token's rows have none.
 struct alignas(8) PageMassRow {
   int32 first;
   int32 num_runs;
 };
 
-// Where a launch stores the parts of page masses. Null pointers: the call does not ask for them.
+// Where a launch stores the terms of page masses. Null pointers: the call does not ask for them.
 struct PageMassView {
   const PageMassRow* rows;  // [query tokens]
-  uint32* parts;
+  uint32* terms;
 };
 static_assert(sizeof(PageMassView) == 16);
 

@@ -9,9 +9,9 @@
 // begin and end inside a page.
 //
 // The final sum of a row is not known until all its keys have been read. So the attend kernels
-// store parts, one for each row and run (ops/page_mass/measured.cuh), and sum_page_mass adds them
-// up behind them. plan_page_mass assigns the parts' places once a step, and clears them: attend
-// stores only the parts of blocks that it visits, which are the same in all calls of a step.
+// store terms, one for each row and run (ops/page_mass/measured.cuh), and sum_page_mass adds them
+// up after them. plan_page_mass assigns the terms' places once a step, and clears them: attend
+// stores only the terms of blocks that it visits, which are the same in all calls of a step.
 #pragma once
 
 #include "abi/attend.h"
@@ -21,25 +21,25 @@ namespace lazyrope {
 
 inline constexpr int kPlanPageMassThreads = 256;
 inline constexpr int kPlanPageMassSharedBytes = kPlanPageMassThreads / 32 * 4;
-// A CTA of sum_page_mass sums kSumRuns runs at a time: a sector of each row's parts. Its threads
+// A CTA of sum_page_mass sums kSumRuns runs at a time: a sector of each row's terms. Its threads
 // divide the rows.
 inline constexpr int kSumPageMassThreads = 512;
 inline constexpr int kSumPageMassCtasPerSm = 2;
 inline constexpr int kSumRuns = 8;
 inline constexpr int kSumPageMassSharedBytes = kSumPageMassThreads / 32 * kSumRuns * 4;
 
-// The threads of plan_page_mass clear this many chunks of parts each.
+// The threads of plan_page_mass clear this many chunks of terms each.
 inline constexpr int kClearedChunks = 8;
 
 // The most pairs of a query token and a run that a step has room for. The kernels count up to one
 // more in each of kPlanPageMassThreads threads, which int32 can hold.
 inline constexpr int32 kMaxTokenRuns = 1 << 22;
 
-// The runs and the parts of a request.
+// The runs and the terms of a request.
 struct alignas(16) PageMassRequest {
-  int32 first_run;   // number of the request's first run in the step
+  int32 first_run;  // number of the request's first run in the step
   int32 num_runs;
-  int32 first_part;  // part of the first token's row 0 and first run; -1: the parts have no room
+  int32 first_term;   // term of the first token's row 0 and first run; -1: the terms have no room
   int32 first_token;  // the query tokens that count
   int32 num_tokens;
   int32 unused[3];
@@ -54,21 +54,21 @@ struct alignas(8) PageMassHeader {
 struct PlanPageMassParams {
   StepInputs inputs;
   const int32* mass_tokens;  // [num_requests]: the last query tokens that count; null: all
-  int32 num_heads;  // query heads
+  int32 num_heads;           // query heads
   int32 max_token_runs;
   int32* run_indptr;          // [num_segments + 1]: number of each segment's first run in the step
   int32* first_runs;          // [num_segments]: the same, counted from the request's first run
   PageMassRow* rows;          // [num_tokens]
   PageMassRequest* requests;  // [num_requests]
   PageMassHeader* header;
-  uint32* parts;  // [max_token_runs][num_heads], with room for whole chunks of 16 bytes
+  uint32* terms;  // [max_token_runs][num_heads], with room for whole chunks of 16 bytes
 };
 static_assert(sizeof(PlanPageMassParams) == 96 + 8 + 8 + 6 * 8);
 
 struct SumPageMassParams {
   const PageMassHeader* header;
   const PageMassRequest* requests;
-  const uint32* parts;
+  const uint32* terms;
   LseTensor lse;
   float* mass;  // [max_runs]
   int32 max_runs;

@@ -279,10 +279,11 @@ class BlockTable {
                                   int32 slot, int32 run) const {
     const int32 rest = end - slot;
     const int32 own_begin = larger(begin - slot, 0);
-    st_shared(info_address(entry),
-              BlockInfo{base, position + slot,
-                        kNumbersRuns ? numbered_begin(own_begin, run + slot / kRunSlots) : own_begin,
-                        rest <= kBlockSlots ? rest : kBlockSlots + kRunSlots});
+    st_shared(
+        info_address(entry),
+        BlockInfo{base, position + slot,
+                  kNumbersRuns ? numbered_begin(own_begin, run + slot / kRunSlots) : own_begin,
+                  rest <= kBlockSlots ? rest : kBlockSlots + kRunSlots});
   }
 
   LAZYROPE_DEVICE const int32* write(int32 entry, const VisibleSegment& segment,

@@ -59,7 +59,7 @@ def test_random_steps_of_hopper_agree_with_fp64_and_have_no_races(name):
 
 
 @pytest.mark.parametrize("arch", [None, "emu:sm_90a"])
-def test_kv_splits_give_parts_of_one_request(build, arch):
+def test_kv_splits_give_terms_of_one_request(build, arch):
     """One long request is cut into KV splits, in decode and in a chunk; its masses add up to rows times heads."""
     if arch is not None and torch.cuda.is_available():
         pytest.skip("the GPU runs its own family")
@@ -97,7 +97,9 @@ def test_only_the_last_query_tokens_count(build, device):
 def test_an_updated_step_keeps_nothing_of_its_last_requests(build, device):
     setting = SETTINGS["window"]
     kernel = build(setting.spec())
-    cases = [random_case(replace(setting, phase=phase), seed, device) for seed, phase in enumerate(("chunk", "mixed") * 2)]
+    cases = [
+        random_case(replace(setting, phase=phase), seed, device) for seed, phase in enumerate(("chunk", "mixed") * 2)
+    ]
     step = plan(cases[0], kernel, requests=8, segments=300, query_tokens=800, mass_pages=20000)
     for case in cases:
         check_masses(case, kernel, updated(case, step))
@@ -177,7 +179,7 @@ def test_mistakes_are_refused(build, device):
         with pytest.raises(lazyrope.SpecError, match=why):
             kernel(*arguments, step, page_mass=given)
     out = torch.empty_like(case.q)
-    with pytest.raises(lazyrope.SpecError, match="page_mass .*out|out.*page_mass"):
+    with pytest.raises(lazyrope.SpecError, match=r"page_mass .*out|out.*page_mass"):
         kernel(*arguments, step, out=out, page_mass=out.view(torch.float32).flatten()[:3])
     other = build(replace(SETTINGS["plain"], page_mass=False).spec())
     with pytest.raises(lazyrope.SpecError, match=r"page_mass is given; the spec has none"):

@@ -78,7 +78,7 @@ def check_masses(
 
 
 def assert_masses_close(mass: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None:
-    """Checks each mass by its relative error. That of rounded queries is less than 0.4 of half a unit in these steps."""
+    """Checks each mass by its relative error. That of rounded queries is below 0.4 of half a unit in these steps."""
     assert not bool(mass.isnan().any()), f"{int(mass.isnan().sum())} of {len(mass)} masses are NaN"
     assert bool((mass[exact == 0] == 0).all()), "pages that no query sees have mass"
     error = (mass.double() - exact).abs()

@@ -199,6 +199,24 @@ TEST(RotatedKeys, OtherSpecsHaveNoKernelsForThem) {
   }
 }
 
+TEST(PageMass, OtherSpecsHaveNoKernelsForIt) {
+  for (const KernelKind kind : {KernelKind::kPlanPageMass, KernelKind::kSumPageMass})
+    EXPECT_TRUE(throws<SpecError>(
+        [&] { render_for(kind, base_spec()); },
+        {"kernel " + std::string(to_string(kind)), "specs with page_mass have it"}));
+}
+
+TEST(PageMass, OnlySpecsThatHaveItRenderItsText) {
+  for (const KernelKind kind :
+       {KernelKind::kPlan, KernelKind::kAttendDecode, KernelKind::kAttendPrefill}) {
+    const std::string with = render_for(kind, page_mass_spec()).source;
+    const std::string without = render_for(kind, base_spec()).source;
+    EXPECT_NE(with.find("ops/page_mass/measured.cuh"), std::string::npos) << to_string(kind);
+    EXPECT_EQ(without.find("ops/page_mass/measured.cuh"), std::string::npos) << to_string(kind);
+    EXPECT_NE(without.find("kMeasuresPageMass = false;"), std::string::npos) << to_string(kind);
+  }
+}
+
 TEST(Render, ThePlannerDependsOnSharedWorkTilesAndFixedSplitsAlone) {
   const KernelSpec spec = base_spec();
   const Arch& arch = find_arch("sm_80");

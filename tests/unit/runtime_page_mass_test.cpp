@@ -45,7 +45,7 @@ class PlanPageMass : public testing::Test {
   const PlanPageMassParams& params() const { return step_->page_mass().plan; }
   int heads() const { return attention_->spec().num_q_heads; }
 
-  // Returns the first part of each query token in units of all heads, and -1 for those without one.
+  // Returns the first term of each query token in units of all heads, and -1 for those without one.
   std::vector<int> first_pairs() const {
     std::vector<int> first;
     for (int token = 0; token < 15; ++token) {
@@ -94,7 +94,7 @@ TEST_F(PlanPageMass, TheFirstBlockOfAWorkTileHasTheNumberOfItsRun) {
   EXPECT_GE(seen, 3);
 }
 
-TEST_F(PlanPageMass, AssignsPartsToRowsAndRuns) {
+TEST_F(PlanPageMass, AssignsTermsToRowsAndRuns) {
   plan(kPairs);
   EXPECT_EQ(first_pairs(),
             (std::vector{0, 9, 18, 27, 36, 45, 54, 63, 72, 81, 90, 99, 108, 116, 119}));
@@ -103,19 +103,17 @@ TEST_F(PlanPageMass, AssignsPartsToRowsAndRuns) {
   EXPECT_EQ(params().rows[14].num_runs, 3);
 }
 
-TEST_F(PlanPageMass, OnlyTheLastTokensOfARequestHaveParts) {
+TEST_F(PlanPageMass, OnlyTheLastTokensOfARequestHaveTerms) {
   plan(kPairs, {2, -1, 100});
-  EXPECT_EQ(first_pairs(),
-            (std::vector{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 9, -1, 18, 21}));
+  EXPECT_EQ(first_pairs(), (std::vector{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 9, -1, 18, 21}));
 }
 
-TEST_F(PlanPageMass, RequestsBeyondTheRoomHaveNoParts) {
+TEST_F(PlanPageMass, RequestsBeyondTheRoomHaveNoTerms) {
   plan(12 * 9 + 7);
-  EXPECT_EQ(first_pairs(),
-            (std::vector{0, 9, 18, 27, 36, 45, 54, 63, 72, 81, 90, 99, -1, -1, -1}));
-  EXPECT_EQ(params().requests[0].first_part, 0);
-  EXPECT_EQ(params().requests[1].first_part, -1);
-  EXPECT_EQ(params().requests[2].first_part, -1);
+  EXPECT_EQ(first_pairs(), (std::vector{0, 9, 18, 27, 36, 45, 54, 63, 72, 81, 90, 99, -1, -1, -1}));
+  EXPECT_EQ(params().requests[0].first_term, 0);
+  EXPECT_EQ(params().requests[1].first_term, -1);
+  EXPECT_EQ(params().requests[2].first_term, -1);
 }
 
 TEST_F(PlanPageMass, AStepWithoutRoomStillNumbersItsRuns) {

@@ -85,9 +85,9 @@ def attach(
             the first. Those of "first_page" are stored for requests with the same documents before this one.
         share: The share of all tokens of the documents that "guided" computes again, 0 to 1, including overlay_tokens.
             Each request computes them into its own pages, which the budget bounds, too.
-        question_tokens: The last tokens of the prompt whose attention chooses the pages of "guided". More tokens take
-            more time: :mod:`lazyrope.page_mass` says what a measurement costs. Its memory is not part of the budget: at
-            most 256 MiB of queries and results, and a step for each kind of layers.
+        question_tokens: The last tokens of the prompt whose attention chooses the pages of "guided". The measurement's
+            memory is not part of the budget: 4 bytes for each of these tokens, page of 16 tokens and query head, and
+            for each kind of layers.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
             PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
         page_size: The tokens of a page, a multiple of 16.

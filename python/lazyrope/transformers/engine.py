@@ -33,8 +33,8 @@ from .progress import Progress
 from .work import Job, Work
 
 Tensor = Any
-# The pairs of a question's token and a page that one pass measures, unless one request alone has more. They take 4 bytes
-# for each query head.
+# The pairs of a question's token and a page that one pass measures, unless one request alone has more. Each takes
+# 4 bytes for each query head.
 MAX_MASS_PAGES = 1 << 20
 
 

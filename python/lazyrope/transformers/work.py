@@ -180,8 +180,8 @@ def pack(work: Work, page_size: int) -> Packed:
     """Packs the metadata of a pass.
 
     Its arrays are "ids", "positions", "last" (the last row of each job), "kept" (the rows whose logits are kept),
-    "q_indptr", "q_position", "segments.*", "append.*" and, if there are moves, "source.*" and "target.*". In a pass that
-    measures attention, the segments have "mass_tokens".
+    "q_indptr", "q_position", "segments.*", "append.*" and, if there are moves, "source.*" and "target.*". In a pass
+    that measures attention, the segments have "mass_tokens".
     """
     arrays = _rows(work.rows, page_size)
     masses = None

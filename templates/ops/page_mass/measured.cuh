@@ -1,7 +1,7 @@
 // Stores the softmax weights of each run of 16 slots, for the attention mass of pages.
 //
-// A part is log2 of the sum of a row's weights in one run. It includes the maximum that the row had
-// when the weights were computed. So parts of different blocks and KV splits need no common
+// A term is log2 of the sum of a row's weights in one run. It includes the maximum that the row had
+// when the weights were computed. So terms of different blocks and KV splits need no common
 // maximum. sum_page_mass subtracts the log-sum-exp of the whole row.
 //
 // Shuffles come before all branches, so that the compiler knows that the lanes have converged.
@@ -21,7 +21,7 @@ class PageMass {
  public:
   LAZYROPE_DEVICE explicit PageMass(const PageMassView& view) : view_(view) {}
 
-  // Stores the parts of `runs` from weights whose rows are distributed as RowLanes. The weights'
+  // Stores the terms of `runs` from weights whose rows are distributed as RowLanes. The weights'
   // columns are those of the runs. The warp's first row is row first_row of the num_rows rows of
   // the work tile's first KV head. All lanes of the warp take part.
   template <class Weights, class Softmax>
@@ -44,18 +44,18 @@ class PageMass {
     for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const RowParts to = parts_of(rows, first_row + RowLanes::row(m, h), num_rows);
+        const RowTerms to = terms_of(rows, first_row + RowLanes::row(m, h), num_rows);
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
           const int32 run = group * kLanes + lane_index() % kLanes;
           if (to.exist && run < runs.count)
             st_global(to.first + (runs.first + run),
-                      part_of(sums[m][h][group], softmax.maximum[m][h]));
+                      term_of(sums[m][h][group], softmax.maximum[m][h]));
         }
       }
   }
 
-  // Stores the parts of one run from weights whose rows are distributed as ColumnLanes. The warp's
+  // Stores the terms of one run from weights whose rows are distributed as ColumnLanes. The warp's
   // columns are the slots of the run, of which at least one is valid if the run exists. The rows of
   // each KV head are kHeadRows, of which num_rows exist. All lanes of the warp take part.
   template <int kHeadRows, class Weights, class Softmax>
@@ -69,30 +69,30 @@ class PageMass {
     for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        sums[m][h] = Access::sum(Access::at(weights, m, 0, 2 * h) +
-                                 Access::at(weights, m, 0, 2 * h + 1));
+        sums[m][h] =
+            Access::sum(Access::at(weights, m, 0, 2 * h) + Access::at(weights, m, 0, 2 * h + 1));
     if (!exists || lane_index() >= kLanes) return;
 #pragma unroll
     for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int32 row = Access::row(m, h);
-        const RowParts to =
-            parts_of(rows_of_head(rows, row / kHeadRows), row % kHeadRows, num_rows);
-        if (to.exist) st_global(to.first + run, part_of(sums[m][h], softmax.maximum[m][h]));
+        const RowTerms to =
+            terms_of(rows_of_head(rows, row / kHeadRows), row % kHeadRows, num_rows);
+        if (to.exist) st_global(to.first + run, term_of(sums[m][h], softmax.maximum[m][h]));
       }
   }
 
  private:
-  struct RowParts {
-    uint32* first;  // the part of run 0
+  struct RowTerms {
+    uint32* first;  // the term of run 0
     bool exist;
   };
-  LAZYROPE_DEVICE RowParts parts_of(const WorkTileRows& rows, int32 row, int32 num_rows) const {
+  LAZYROPE_DEVICE RowTerms terms_of(const WorkTileRows& rows, int32 row, int32 num_rows) const {
     const QueryRow<Spec> from(rows, smaller(row, num_rows - 1));
-    const PageMassRow parts = ld_global_nc(view_.rows + from.token);
-    return {view_.parts + (parts.first + from.head * parts.num_runs),
-            row < num_rows && parts.num_runs > 0};
+    const PageMassRow terms = ld_global_nc(view_.rows + from.token);
+    return {view_.terms + (terms.first + from.head * terms.num_runs),
+            row < num_rows && terms.num_runs > 0};
   }
 
   // Adds up a row's weights in each of four runs over the lanes that share the row. The i-th lane
@@ -125,8 +125,8 @@ class PageMass {
     return own + shfl_sync_bfly(is_upper ? first : second, distance);
   }
 
-  // A part of 0 says that the row sees no slot of the run, so a logarithm of 0 becomes -0.
-  LAZYROPE_DEVICE static uint32 part_of(float sum, float maximum) {
+  // A term of 0 says that the row sees no slot of the run, so a logarithm of 0 becomes -0.
+  LAZYROPE_DEVICE static uint32 term_of(float sum, float maximum) {
     const uint32 bits = float_as_bits(maximum + lg2_approx_ftz_f32(sum));
     return sum == 0.0f ? 0u : bits == 0 ? 0x80000000u : bits;
   }
