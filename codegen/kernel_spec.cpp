@@ -108,6 +108,11 @@ void validate_cascade(const KernelSpec& spec) {
     throw SpecError(
         R"(cascade with temperature and query_form = "raw"; multiply the queries by their temperature )"
         R"(before the call and give query_form="rotated", or leave cascade out)");
+  if (spec.page_mass)
+    throw SpecError(
+        "cascade with page_mass; the results of shared segments give no masses of pages: choose "
+        "one "
+        "of them");
 }
 
 }  // namespace
@@ -151,6 +156,7 @@ std::string describe(const KernelSpec& spec) {
                         spec.temperature->interval, spec.temperature->offset);
   if (spec.batch_invariant) text += ", batch invariant";
   if (spec.cascade) text += ", cascade";
+  if (spec.page_mass) text += ", page mass";
   if (spec.key_form == KeyForm::kRaw) text += ", raw keys";
   if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));

@@ -13,6 +13,7 @@
 #include "codegen/rotated_keys.h"
 #include "codegen/template_text.h"
 #include "templates/abi/attend_tma.h"
+#include "templates/abi/page_mass.h"
 #include "templates/abi/plan.h"
 #include "templates/abi/rotation.h"
 #include "templates/abi/share.h"
@@ -23,9 +24,9 @@ namespace {
 constexpr int kAppendThreads = 256;  // for plan_append, append and reposition
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
-    "plan",          "attend_decode", "attend_prefill", "plan_append",
-    "append",        "share",         "attend_shared",  "combine_shared",
-    "plan_rotation", "rotate_keys",   "attend_rotated", "reposition"};
+    "plan",           "attend_decode",  "attend_prefill", "plan_append",   "append",
+    "share",          "attend_shared",  "combine_shared", "plan_rotation", "rotate_keys",
+    "attend_rotated", "plan_page_mass", "sum_page_mass",  "reposition"};
 
 // Returns each pair's angle per token (templates/ops/rotate.cuh).
 RopeTable revolutions_per_token(const KernelSpec& spec) {
@@ -169,6 +170,11 @@ KernelSpec shared_spec(KernelSpec spec) {
   return spec;
 }
 
+// Returns the file that tells whether kernels measure page mass, and how attend does it.
+std::string page_mass_file(const KernelSpec& spec) {
+  return fmt::format("ops/page_mass/{}.cuh", spec.page_mass ? "measured" : "none");
+}
+
 // A kernel's part in the cascade (templates/abi/cascade.h).
 enum class CascadeRole { kNone, kDefers, kIsShared };
 
@@ -197,6 +203,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
                  {"kernel_class", kernel_class(config)},
                  {"wgmma_shapes", wgmma_shapes(spec, config)},
                  {"rereads_tid", fmt::to_string(rereads_tid(config))},
+                 {"page_mass", page_mass_file(spec)},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},
@@ -224,7 +231,8 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
 
 Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
   return {"kernel/plan.cu.in",
-          {{"mask", mask_variant(spec.mask).file},
+          {{"page_mass", page_mass_file(spec)},
+           {"mask", mask_variant(spec.mask).file},
            {"mask_arguments", mask_arguments(spec)},
            {"group_size", fmt::to_string(spec.group_size)},
            {"fixed_splits", config.fixed_split_blocks > 0 ? "true" : "false"},
@@ -290,6 +298,14 @@ Launch rotate_keys_launch(const KernelSpec& spec) {
           std::move(table)};
 }
 
+Launch sum_page_mass_launch() {
+  return {"kernel/sum_page_mass.cu.in",
+          {{"ctas_per_sm", fmt::to_string(kSumPageMassCtasPerSm)}},
+          kSumPageMassThreads,
+          kSumPageMassCtasPerSm,
+          kSumPageMassSharedBytes};
+}
+
 // Returns the config that a kernel of this kind has its tile from.
 KernelConfig config_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& config,
                        const Arch& arch) {
@@ -303,6 +319,9 @@ void check_kind(KernelKind kind, const KernelSpec& spec, const Arch& arch) {
   if (kind >= KernelKind::kShare && kind <= KernelKind::kCombineShared)
     throw SpecError(
         fmt::format("kernel {}: the spec has none; specs with a cascade have it", to_string(kind)));
+  if (kind == KernelKind::kPlanPageMass || kind == KernelKind::kSumPageMass)
+    throw SpecError(
+        fmt::format("kernel {}: the spec has none; specs with page_mass have it", to_string(kind)));
   throw SpecError(
       fmt::format("kernel {}: the spec has none on {} (key_form = \"{}\"); raw keys have it where "
                   "local keys have a prefill kernel of family sm90a, but for batch_invariant specs",
@@ -335,6 +354,10 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
     case KernelKind::kAttendRotated:
       return attend_launch(rotated_keys_spec(spec), config.prefill, CascadeRole::kNone,
                            /*is_prefill=*/true);
+    case KernelKind::kPlanPageMass:
+      return {"kernel/plan_page_mass.cu.in", {}, kPlanPageMassThreads, 1, kPlanPageMassSharedBytes};
+    case KernelKind::kSumPageMass:
+      return sum_page_mass_launch();
     case KernelKind::kReposition:
       return reposition_launch(spec);
   }
@@ -373,6 +396,7 @@ std::vector<KernelKind> attention_kernels(const KernelSpec& spec, const Arch& ar
   if (spec.cascade) kinds.insert(kinds.end(), {kShare, kAttendShared, kCombineShared});
   if (rotated_keys_config(spec, arch))
     kinds.insert(kinds.end(), {kPlanRotation, kRotateKeys, kAttendRotated});
+  if (spec.page_mass) kinds.insert(kinds.end(), {kPlanPageMass, kSumPageMass});
   return kinds;
 }
 

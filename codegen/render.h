@@ -17,7 +17,9 @@ namespace lazyrope {
 // step, attend for it, and the kernel that combines its results with those of the step. With
 // rotated keys (codegen/rotated_keys.h) there are three others: the one that assigns runs of
 // scratch to the segments of a step, the one that rotates keys into the scratch, and attend for the
-// scratch. Reposition is compiled separately, because few callers need it.
+// scratch. With page_mass (templates/abi/page_mass.h) there are two others: the one that finds room
+// for terms of page masses, and the one that adds them up. Reposition is compiled separately,
+// because few callers need it.
 enum class KernelKind {
   kPlan,
   kAttendDecode,
@@ -30,10 +32,12 @@ enum class KernelKind {
   kPlanRotation,
   kRotateKeys,
   kAttendRotated,
+  kPlanPageMass,
+  kSumPageMass,
   kReposition
 };
 
-inline constexpr int kKernelKinds = 12;
+inline constexpr int kKernelKinds = 14;
 
 std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all

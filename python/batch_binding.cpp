@@ -97,19 +97,27 @@ class RequestReader {
 
  private:
   Request read_request(const py::object& request) const {
-    static const Attribute positions("positions"), segments("segments");
+    static const Attribute positions("positions"), segments("segments"), mass_tokens("mass_tokens");
     const py::object given = positions.of(request);
     const py::object list = given ? segments.of(request) : py::object();
     if (!list)
       throw SpecError(fmt::format("request {} is a {}; it must be a lazyrope.Request", request_,
                                   type_name(request)));
-    Request result = {read_positions(given), {}};
+    Request result = {read_positions(given), {}, read_mass_tokens(mass_tokens.of(request))};
     for_each_item(
         items_of(list, fmt::format("request {}: segments", request_), "a list of lazyrope.Segment"),
         [&](std::size_t s, const py::object& segment) {
           result.segments.push_back(read_segment(s, segment));
         });
     return result;
+  }
+
+  std::optional<int> read_mass_tokens(const py::object& given) const {
+    if (!given || given.is_none()) return {};
+    return to_int(given, [&] {
+      throw SpecError(fmt::format("request {}: mass_tokens = {}; it must be an int of 32 bits",
+                                  request_, repr_of(given)));
+    });
   }
 
   std::vector<int> read_positions(const py::object& given) const {
@@ -211,6 +219,7 @@ py::dict values_of(const PyBatch& batch) {
                   py::arg("start") = v.start, py::arg("length") = v.length,
                   py::arg("first_page") = v.first_page, py::arg("lead") = v.slot);
   if (!v.mask_base.empty()) values["mask_base"] = v.mask_base;
+  if (!v.mass_tokens.empty()) values["mass_tokens"] = v.mass_tokens;
   return values;
 }
 
@@ -249,6 +258,10 @@ void bind_batch(py::module_& module) {
                              [](const PyBatch& self) { return self.batch->num_segments(); })
       .def_property_readonly("num_tokens",
                              [](const PyBatch& self) { return self.batch->num_tokens(); })
+      .def_property_readonly("mass_pages",
+                             [](const PyBatch& self) { return self.batch->token_runs(); })
+      .def_property_readonly("page_indptr",
+                             [](const PyBatch& self) { return self.batch->run_indptr(); })
       .def_property_readonly("_values", &values_of)
       .def("__repr__", [](const PyBatch& self) {
         const Batch& b = *self.batch;

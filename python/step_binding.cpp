@@ -100,10 +100,10 @@ PoolFormat format_of(int page_size, const std::string& layout) {
 
 SegmentArguments segments_of(py::handle segments) {
   static const Field indptr("indptr"), base("base"), start("start"), length("length"),
-      first_page("first_page"), lead("lead"), mask_base("mask_base");
+      first_page("first_page"), lead("lead"), mask_base("mask_base"), mass_tokens("mass_tokens");
   const auto read = [&](const Field& field) { return field.of(segments, "segments", "Segments"); };
-  return {read(indptr),     read(base), read(start),    read(length),
-          read(first_page), read(lead), read(mask_base)};
+  return {read(indptr),     read(base), read(start),     read(length),
+          read(first_page), read(lead), read(mask_base), read(mass_tokens)};
 }
 
 AppendArguments append_arguments_of(py::handle spans, py::object pages) {
@@ -128,7 +128,8 @@ StepCapacity step_capacity_from(py::handle capacity) {
       .query_tokens = capacity_field(capacity, "query_tokens", kType),
       .tokens_per_request =
           optional_capacity_field(capacity, "tokens_per_request", kType).value_or(0),
-      .rotated_tokens = capacity_field(capacity, "rotated_tokens", kType)};
+      .rotated_tokens = capacity_field(capacity, "rotated_tokens", kType),
+      .mass_pages = capacity_field(capacity, "mass_pages", kType)};
   return result;
 }
 
@@ -146,7 +147,7 @@ AppendCapacity append_capacity_from(py::handle capacity) {
 
 py::object capacity_object(const StepCapacity& c) {
   return step_class("StepCapacity")(c.requests, c.segments, c.query_tokens, c.tokens_per_request,
-                                    c.rotated_tokens);
+                                    c.rotated_tokens, c.mass_pages);
 }
 
 void PyStep::update(StepArguments given, bool check, const std::optional<std::uintptr_t>& stream) {
@@ -160,12 +161,14 @@ void PyStep::update(StepArguments given, bool check, const std::optional<std::ui
   const DlpackTensor first_page("segments.first_page", s.first_page);
   const OptionalTensor lead("segments.lead", s.lead);
   const OptionalTensor mask_base("segments.mask_base", s.mask_base);
+  const OptionalTensor mass_tokens("segments.mass_tokens", s.mass_tokens);
   const DlpackTensor pages("pages", given.pages);
   const StepTensors tensors = {.q_indptr = q_indptr.view(),
                                .q_position = q_position.view(),
                                .segments = {indptr.view(), base.view(), start.view(), length.view(),
                                             first_page.view(), lead.view(), mask_base.view()},
-                               .pages = pages.view()};
+                               .pages = pages.view(),
+                               .mass_tokens = mass_tokens.view()};
   update_step(*step, tensors, check, stream_of(stream, q_indptr));
   arguments = std::move(given);
   batch = {};

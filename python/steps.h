@@ -21,6 +21,7 @@ struct SegmentArguments {
   pybind11::object first_page;
   pybind11::object lead;
   pybind11::object mask_base;
+  pybind11::object mass_tokens;
 };
 
 // The arguments of the latest plan() or update(), as Python objects. The step refers to their

@@ -82,6 +82,8 @@ std::string_view lacking(KernelKind kind) {
     return "a step whose requests share documents";
   if (kind >= KernelKind::kPlanRotation && kind <= KernelKind::kAttendRotated)
     return "a step with scratch for rotated keys";
+  if (kind == KernelKind::kPlanPageMass || kind == KernelKind::kSumPageMass)
+    return "calls that ask for page masses";
   return kind == KernelKind::kReposition ? "stored documents that move" : "";
 }
 

@@ -143,6 +143,8 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   app.add_flag("--cascade", options.cascade,
                "Read segments that several requests share once per step")
       ->group(kBothGroup);
+  app.add_flag("--page-mass", options.page_mass, "Give the attention mass of pages of 16 slots")
+      ->group(kBothGroup);
   offer_values(add("--query-form", options.query_form, "FORM",
                    "raw, or rotated if the caller rotates queries (default: raw)"),
                forms);
@@ -294,6 +296,7 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.sinks) spec.sinks = true;
   if (options.batch_invariant) spec.batch_invariant = true;
   if (options.cascade) spec.cascade = true;
+  if (options.page_mass) spec.page_mass = true;
   validate(spec);
   return tensor_parallel(std::move(spec), options.tensor_parallel);
 }

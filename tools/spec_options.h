@@ -36,6 +36,7 @@ struct SpecOptions {
   bool sinks = false;
   bool batch_invariant = false;
   bool cascade = false;
+  bool page_mass = false;
 };
 
 struct NamedSpec {

@@ -36,6 +36,8 @@ class Segments:
         mask_base: The position of token 0 of the document in the order of the mask, [segments], if that order is not
             the order of RoPE's positions: the tokens of an image share positions (M-RoPE). ``q_position`` then counts
             in the order of the mask, and ``base`` is the rotation alone. It needs rotated queries. None: base.
+        mass_tokens: The last query tokens of each request whose attention counts in the masses of pages, [requests]
+            (:attr:`AttentionSpec.page_mass`). A negative number counts as 0, and more than there are as all. None: all.
     """
 
     indptr: Tensor
@@ -45,6 +47,7 @@ class Segments:
     first_page: Tensor
     lead: Tensor | None = None
     mask_base: Tensor | None = None
+    mass_tokens: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -109,6 +112,10 @@ class StepCapacity:
             prefill is about as fast as with local keys. The scratch takes the memory of so many tokens in the pool. If
             the tokens of an update exceed it, kernels rotate keys at each use, as they do with 0. All other steps
             ignore it.
+        mass_pages: Room for masses of pages, in steps of specs with :attr:`AttentionSpec.page_mass`: the sum over the
+            requests of the query tokens that count times the pages of 16 slots of the request. Each takes 4 bytes for
+            each query head. If a request of an update has no room, it and those after it get NaN. All other steps
+            ignore it.
     """
 
     requests: int
@@ -116,6 +123,7 @@ class StepCapacity:
     query_tokens: int
     tokens_per_request: int | None = None
     rotated_tokens: int = 0
+    mass_pages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

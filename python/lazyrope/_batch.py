@@ -70,7 +70,10 @@ class Request:
         positions: The logical positions of the query tokens, in any order: a list of ints, a range, or an int for one
             query token.
         segments: The segments that the request sees. There may be none.
+        mass_tokens: The last query tokens whose attention counts in the masses of pages, at least 0
+            (:attr:`AttentionSpec.page_mass`). None, or a greater number than there are tokens: all.
     """
 
     positions: int | Sequence[int]
     segments: Sequence[Segment] = ()
+    mass_tokens: int | None = None

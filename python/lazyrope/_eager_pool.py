@@ -73,6 +73,12 @@ def gather(pool: Tensor, layout: str, slots: Slots) -> Tensor:
     return (bits[slots.page, slots.slot] if layout == "NHD" else bits[slots.page, :, slots.slot]).view(pool.dtype)
 
 
+def read(pool: Tensor, layout: str, slots: Slots, scale: Tensor | None) -> Tensor:
+    """Reads rows of the pool, multiplied by their scale, float32 [tokens, kv_heads, head_dim]."""
+    rows = gather(pool, layout, slots).float()
+    return rows if scale is None else rows * scale
+
+
 def scatter(pool: Tensor, layout: str, slots: Slots, rows: Tensor) -> None:
     """Writes rows to the pool, rounded to its dtype. Numbers of 8 bits saturate at the greatest one.
 

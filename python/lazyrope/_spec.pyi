@@ -105,6 +105,7 @@ class AttentionSpec:
         batch_invariant: bool = False,
         temperature: QueryTemperature | None = None,
         cascade: bool = False,
+        page_mass: bool = False,
     ) -> None:
         """
         Args:
@@ -142,6 +143,9 @@ class AttentionSpec:
                 at positions of its own (a position-free cascade). Each step finds these tokens itself: segments read
                 them from the same slots of the same pages, whatever list names the pages. Segments may differ before
                 and after them. It shares them where that saves time, among requests with few query tokens.
+            page_mass: If True, calls can give the attention mass of pages: how much of the softmax's weight falls on
+                each run of 16 slots of a request, summed over its query tokens and heads (``page_mass`` of
+                :meth:`Attention.__call__`). Such a spec cannot have a cascade.
 
         Raises:
             SpecError: A value is not allowed, or two values do not fit together.
@@ -160,6 +164,7 @@ class AttentionSpec:
         max_model_len: int | None = None,
         key_form: Literal["local", "raw"] = "local",
         cascade: bool = False,
+        page_mass: bool = False,
     ) -> AttentionSpec:
         """Returns the attention of a Hugging Face model.
 
@@ -187,6 +192,7 @@ class AttentionSpec:
             key_form: "local", or "raw" for a pool of raw keys. With raw keys, dynamic NTK scaling beyond
                 max_position_embeddings is that of a request of exactly max_model_len tokens.
             cascade: If True, segments that several requests read are read once, as in :class:`AttentionSpec`.
+            page_mass: If True, calls can give the attention mass of pages, as in :class:`AttentionSpec`.
 
         Raises:
             SpecError: The config has an unknown model type or RoPE type, or a key that would change the result; the
@@ -210,6 +216,7 @@ class AttentionSpec:
         max_model_len: int | None = None,
         key_form: Literal["local", "raw"] = "local",
         cascade: bool = False,
+        page_mass: bool = False,
     ) -> list[LayerGroup]:
         """Returns the attention of every layer of a Hugging Face model, as groups of layers with equal specs.
 
@@ -226,6 +233,7 @@ class AttentionSpec:
             max_model_len: As in :meth:`from_hf`.
             key_form: As in :meth:`from_hf`.
             cascade: As in :class:`AttentionSpec`.
+            page_mass: As in :class:`AttentionSpec`.
 
         Returns:
             The groups, in the order of their first layers. Each layer with attention is in one of them. A config that
@@ -277,6 +285,8 @@ class AttentionSpec:
     def temperature(self) -> QueryTemperature | None: ...
     @property
     def cascade(self) -> bool: ...
+    @property
+    def page_mass(self) -> bool: ...
     @property
     def frequencies(self) -> list[float]:
         """The radians per token of each rotated pair, in fp64. The list has rotary_dim / 2 entries."""

@@ -73,6 +73,19 @@ class Batch:
         """The number of query tokens of all requests."""
 
     @property
+    def page_indptr(self) -> list[int]:
+        """The place of each segment's first page in the masses of pages, [segments + 1].
+
+        The last number is that of all pages. A page here is a run of 16 slots of the segment's page list, whatever the
+        page size of the pool: the first page has the segment's first token, and a segment that begins inside a page
+        has only some of its tokens.
+        """
+
+    @property
+    def mass_pages(self) -> int:
+        """The ``mass_pages`` of a :class:`StepCapacity` that has room for the masses of these requests."""
+
+    @property
     def _values(self) -> dict[str, list[int]]: ...
 
 @final

@@ -21,7 +21,8 @@ import torch
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._checks import checked
 from ._core import AttentionSpec, Batch
-from ._eager_pool import Slots, Tokens, gather, scatter, tokens_of
+from ._eager_mass import MassPages, MassSum
+from ._eager_pool import Slots, Tokens, gather, read, scatter, tokens_of
 from ._eager_scores import HIDDEN, temperature_of
 from ._overloads import bound, check_format, check_ints, check_tensor, check_type, ints, only, step_tensors
 from .errors import SpecError
@@ -72,6 +73,7 @@ class _Segment:
 @dataclass
 class _Request:
     rows: slice  # the request's rows of q
+    counted: int  # the first of them whose attention counts in the masses of pages
     positions: Tensor  # [rows], int64
     first: int  # the lowest of the positions
     bases: Tensor  # [segments]
@@ -92,6 +94,7 @@ class EagerStep:
         self.requests: list[_Request] = []
         self.tokens: Tokens
         self.key_positions: Tensor  # [keys], int64
+        self.mass_pages: MassPages
 
     def __repr__(self) -> str:
         return f"EagerStep(num_tokens={self.num_tokens}, page_size={self.page_size}, layout={self.layout!r})"
@@ -131,8 +134,10 @@ class EagerStep:
         self.has_mask_base = segments.mask_base is not None
         self.key_positions = (mask_base.long() + segments.start)[self.tokens.run] + self.tokens.offset
         positions, at, firsts = q_position.long(), 0, ints("segments.mask_base", mask_base)
+        self.mass_pages = MassPages(lengths, segments.lead, self.tokens)
+        counts = [len(q_position)] * len(rows) if segments.mass_tokens is None else ints("", segments.mass_tokens)
         self.requests = []
-        for (row, last_row), (begin, end) in zip(pairwise(rows), pairwise(spans), strict=True):
+        for (row, last_row), (begin, end), count in zip(pairwise(rows), pairwise(spans), counts, strict=False):
             mine, first = [], at
             for s in range(begin, end):
                 keys = slice(at - first, at - first + lengths[s])
@@ -140,7 +145,8 @@ class EagerStep:
                 at += lengths[s]
             own = slice(row, last_row)
             lowest = min(q_positions[own], default=0)
-            self.requests.append(_Request(own, positions[own], lowest, base[begin:end], mine, slice(first, at)))
+            keys, counted = slice(first, at), max(row, last_row - max(0, count))
+            self.requests.append(_Request(own, counted, positions[own], lowest, base[begin:end], mine, keys))
         self.num_tokens = rows[-1]
 
 
@@ -278,12 +284,6 @@ class _RopeAttention:
         return scale.reshape(-1, 1)
 
 
-def _read(pool: Tensor, step: EagerStep, scale: Tensor | None) -> Tensor:
-    """Returns the rows of the pool that a step reads, float32 [tokens, kv_heads, head_dim]."""
-    rows = gather(pool, step.layout, step.tokens.slots).float()
-    return rows if scale is None else rows * scale
-
-
 class EagerAttention(_RopeAttention):
     """The attention of a spec in plain PyTorch, like :class:`lazyrope.Attention`.
 
@@ -350,6 +350,7 @@ class EagerAttention(_RopeAttention):
         sinks: Tensor | None = None,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        page_mass: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -369,8 +370,9 @@ class EagerAttention(_RopeAttention):
             raise SpecError('segments.mask_base with key_form = "raw"; store local keys, or give no mask_base')
         if (sinks is not None) != self.spec.sinks or (sinks is not None and tuple(sinks.shape) != heads[:1]):
             raise SpecError(f"sinks must be [{heads[0]}] if the spec has sinks, and None otherwise")
-        keys = self._keys(_read(k_pool, step, k_scale), step, q.dtype).permute(1, 2, 0)
-        values = _read(v_pool, step, v_scale).transpose(0, 1)
+        masses = MassSum(self.spec, step.mass_pages, page_mass)
+        keys = self._keys(read(k_pool, step.layout, step.tokens.slots, k_scale), step, q.dtype).permute(1, 2, 0)
+        values = read(v_pool, step.layout, step.tokens.slots, v_scale).transpose(0, 1)
         for request in step.requests:
             k, v, seen = keys[..., request.keys], values[:, request.keys], step.key_positions[request.keys]
             numbers = max(k.shape[-1], len(request.segments) * heads[1])  # for each row: scores or rotated queries
@@ -382,6 +384,8 @@ class EagerAttention(_RopeAttention):
                 out[at] = (weights.flatten(1, 2) @ v).unflatten(1, score.shape[1:3]).permute(2, 0, 1, 3).flatten(1, 2)
                 if lse is not None and lse_rows is not None:
                     lse[at] = lse_rows.permute(2, 0, 1, 3).flatten(1)
+                masses.add(weights[:, :, max(0, request.counted - begin) :], request.keys)
+        masses.store()
         return out, lse
 
     def _keys(self, stored: Tensor, step: EagerStep, dtype: torch.dtype) -> Tensor:

@@ -21,10 +21,10 @@ prompt begins at ``composition.position`` and sees ``composition.segments``. The
   again over everything before them (LegoLink of EPIC, arXiv 2410.15332; MEPIC, arXiv 2512.16822). The result is an
   *overlay*: it replaces these tokens of the shared document in this request.
 - "guided": as "prefix", if there is a prefix. The prompt first runs over the documents as they are stored, and the
-  engine measures its attention to each page of 16 tokens (:mod:`lazyrope.page_mass`). The pages with the most attention
-  and each document's first tokens are then computed again over everything before them, for this request alone
-  (ProphetKV, arXiv 2602.02579). ``composition.choice`` chooses them, and :func:`recompute` says what the prompt then
-  sees.
+  attention call gives the mass of each page of 16 tokens (``lazyrope.AttentionSpec.page_mass``). The pages with the
+  most attention and each document's first tokens are then computed again over everything before them, for this request
+  alone (ProphetKV, arXiv 2602.02579). ``composition.choice`` chooses them, and :func:`recompute` says what the prompt
+  then sees.
 - "ape": as "prefix", if there is a prefix. Nothing is computed again. The prompt and the tokens after it attend to the
   documents apart from all other keys, with a temperature, and the log-sum-exp of these scores is scaled before both
   parts are merged (Adaptive Parallel Encoding, arXiv 2502.05431). ``composition.group`` has the documents' segments,

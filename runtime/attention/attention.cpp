@@ -82,6 +82,7 @@ struct Attention::AttendTensors {
   const TensorView& out;
   const std::optional<TensorView>& lse;
   const std::optional<TensorView>& sinks;
+  const std::optional<TensorView>& page_mass;
 };
 
 std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
@@ -158,18 +159,25 @@ StepShape Attention::step_shape() const {
           spec_.mask_parameters,
           rotated_config_,
           spec_.cascade,
-          spec_.cascade && spec_.query_form == RopeForm::kRotated};
+          spec_.cascade && spec_.query_form == RopeForm::kRotated,
+          spec_.page_mass};
 }
 
 StepCapacity Attention::capacity_for(const Batch& batch) const {
   StepCapacity capacity = batch.capacity();
-  if (!rotated_config_ || capacity.rotated_tokens > 0) return capacity;
-  const std::int64_t tokens =
-      batch.run_slots(config_.decode.rows_per_head() / spec_.group_size() + 1);
-  const std::int64_t token_bytes =
-      std::int64_t{2} * spec_.num_kv_heads * spec_.head_dim * bytes_of(spec_.pool_dtype());
-  if (tokens * token_bytes <= kMaxDefaultScratch)
-    capacity.rotated_tokens = static_cast<int>(tokens);
+  if (rotated_config_ && capacity.rotated_tokens == 0) {
+    const std::int64_t tokens =
+        batch.run_slots(config_.decode.rows_per_head() / spec_.group_size() + 1);
+    const std::int64_t token_bytes =
+        std::int64_t{2} * spec_.num_kv_heads * spec_.head_dim * bytes_of(spec_.pool_dtype());
+    if (tokens * token_bytes <= kMaxDefaultScratch)
+      capacity.rotated_tokens = static_cast<int>(tokens);
+  }
+  if (spec_.page_mass && capacity.mass_pages == 0) {
+    const std::int64_t pairs = batch.token_runs();
+    if (pairs <= kMaxTokenRuns && pairs * spec_.num_q_heads * kFloatBytes <= kMaxDefaultScratch)
+      capacity.mass_pages = static_cast<int>(pairs);
+  }
   return capacity;
 }
 
@@ -190,6 +198,7 @@ void Attention::check_step(const Step& step) const {
     if (shape.cascade)
       text += fmt::format(", cascade of {} queries", shape.rotated_queries ? "rotated" : "raw");
     if (shape.rotated) text += ", raw keys that are rotated in scratch";
+    if (shape.page_mass) text += ", page mass";
     return fmt::format("{} ({})", text, describe(config));
   };
   throw SpecError(fmt::format(
@@ -208,6 +217,7 @@ std::unique_ptr<Step> Attention::make_step(const std::shared_ptr<const Device>& 
   StepKernels kernels = {shared_kernel(KernelKind::kPlan)};
   if (spec_.cascade) kernels.share = shared_kernel(KernelKind::kShare);
   if (rotated_config_) kernels.plan_rotation = shared_kernel(KernelKind::kPlanRotation);
+  if (spec_.page_mass) kernels.plan_page_mass = shared_kernel(KernelKind::kPlanPageMass);
   auto step = std::make_unique<Step>(device, std::move(kernels), step_shape(), config_, format,
                                      capacity, stream);
   step->refuse_mask_base(std::string(mask_base_refusal(spec_)));
@@ -222,6 +232,9 @@ std::unique_ptr<Step> Attention::make_step(const std::shared_ptr<const Device>& 
   if (step->rotates())
     for (const KernelKind kind :
          {KernelKind::kPlanRotation, KernelKind::kRotateKeys, KernelKind::kAttendRotated})
+      load(kind, *device);
+  if (spec_.page_mass)
+    for (const KernelKind kind : {KernelKind::kPlanPageMass, KernelKind::kSumPageMass})
       load(kind, *device);
   return step;
 }
@@ -254,6 +267,23 @@ void Attention::check_lse(const AttendTensors& t, const Device& device) const {
   check_extent("lse", *t.lse, 0, t.q.shape[0], "tokens, as q");
   check_extent("lse", *t.lse, 1, spec_.num_q_heads, "heads");
   check_alignment("lse", *t.lse, kFloatBytes);
+}
+
+void Attention::check_page_mass(const AttendTensors& t, const Step& step) const {
+  if (!t.page_mass) return;
+  if (!spec_.page_mass)
+    throw SpecError("page_mass is given; the spec has none (page_mass=True makes calls give it)");
+  if (!step.page_mass().has_room())
+    throw SpecError(
+        "page_mass is given; the step has no room for the masses: plan it with a capacity whose "
+        "mass_pages is the sum over the requests of query tokens times pages of 16 slots");
+  check_type("page_mass", *t.page_mass, ElementType::kFp32);
+  check_rank("page_mass", *t.page_mass, 1, "[pages of 16 slots]");
+  check_on_device("page_mass", *t.page_mass, *step.device());
+  check_rows("page_mass", *t.page_mass, kFloatBytes, kFloatBytes);
+  check_own_memory("page_mass", *t.page_mass, t, step);
+  check_no_overlap("page_mass", *t.page_mass, "out", t.out);
+  if (t.lse) check_no_overlap("page_mass", *t.page_mass, "lse", *t.lse);
 }
 
 void Attention::check_own_memory(const char* name, const TensorView& output, const AttendTensors& t,
@@ -294,6 +324,7 @@ void Attention::check_attend(const AttendTensors& t, const Step& step) const {
   check_lse(t, device);
   check_sinks(t.sinks, device);
   check_own_memory("out", t.out, t, step);
+  check_page_mass(t, step);
   if (!t.lse) return;
   check_own_memory("lse", *t.lse, t, step);
   check_no_overlap("lse", *t.lse, "out", t.out);
@@ -307,6 +338,12 @@ AttendParams Attention::attend_params(const AttendTensors& t, const Step& step) 
   if (t.lse)
     params.lse = {static_cast<float*>(t.lse->data), t.lse->strides[0] * kFloatBytes,
                   t.lse->strides[1] * kFloatBytes};
+  if (t.page_mass) {
+    const StepPageMass& page_mass = step.page_mass();
+    params.page_mass = page_mass.view;
+    if (!t.lse)
+      params.lse = {page_mass.lse, spec_.num_q_heads * std::int64_t{kFloatBytes}, kFloatBytes};
+  }
   if (t.sinks) params.sinks = static_cast<const float*>(t.sinks->data);
   params.step = step.view();
   if (const CascadeParams* cascade = step.cascade()) {
@@ -347,13 +384,32 @@ void Attention::attend_rotated(AttendParams params, const Step& step, Stream str
                 kRunSlots, device, stream, accessed_memory);
 }
 
+void Attention::sum_page_mass(const AttendParams& params, const TensorView& page_mass,
+                              const Step& step, Stream stream,
+                              AccessedMemoryFn accessed_memory) const {
+  const PlanPageMassParams& plan = step.page_mass().plan;
+  const int max_runs = static_cast<int>(std::min<std::int64_t>(page_mass.shape[0], kMaxTokenRuns));
+  if (max_runs == 0) return;
+  const SumPageMassParams sum = {plan.header,
+                                 plan.requests,
+                                 params.page_mass.terms,
+                                 params.lse,
+                                 static_cast<float*>(page_mass.data),
+                                 max_runs,
+                                 plan.num_heads};
+  const Device& device = *step.device();
+  const int ctas =
+      std::min((max_runs + kSumRuns - 1) / kSumRuns, device.sm_count() * kSumPageMassCtasPerSm);
+  kernel(KernelKind::kSumPageMass).on(device).launch(ctas, &sum, stream, accessed_memory);
+}
+
 void Attention::launch_attend(const AttendParams& params, const AttendTensors& t, const Step& step,
                               Stream stream) const {
   const Device& device = *step.device();
   const auto accessed_memory = [&] {
     AccessedMemory accessed;
     accessed.reads("q", t.q).reads_pool(t.pool).reads("sinks", t.sinks);
-    accessed.writes("out", t.out).writes("lse", t.lse);
+    accessed.writes("out", t.out).writes("lse", t.lse).writes("page_mass", t.page_mass);
     step.add_to(accessed);
     return accessed.ranges();
   };
@@ -375,6 +431,7 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
     if (step.rotates()) attend_rotated(params, step, stream, accessed_memory);
     launch_phase(Step::kPrefill, KernelKind::kAttendPrefill, config_.prefill);
     launch_phase(Step::kDecode, KernelKind::kAttendDecode, config_.decode);
+    if (t.page_mass) sum_page_mass(params, *t.page_mass, step, stream, accessed_memory);
     const CascadeParams* cascade = step.cascade();
     if (cascade == nullptr) return;
     launch(cascade->plan.step, cascade->plan.phase[0].work, KernelKind::kAttendShared,
@@ -395,10 +452,11 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
 
 void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step& step,
                        const TensorView& out, const std::optional<TensorView>& lse, Stream stream,
-                       const std::optional<TensorView>& sinks) const {
+                       const std::optional<TensorView>& sinks,
+                       const std::optional<TensorView>& page_mass) const {
   TraceSpan span("attend");
   span.with("q", q).with("k_pool", pool.keys);
-  const AttendTensors tensors = {q, pool, out, lse, sinks};
+  const AttendTensors tensors = {q, pool, out, lse, sinks, page_mass};
   check_attend(tensors, step);
   launch_attend(attend_params(tensors, step), tensors, step, stream);
 }

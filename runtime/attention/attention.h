@@ -68,7 +68,8 @@ class Attention {
                                   StepCapacity capacity, Stream stream) const;
   // Returns the capacity of a step for the batch. Where the kernels rotate keys into scratch and
   // the batch's capacity has no rotated_tokens, it has scratch for the batch's present requests, if
-  // that takes at most kMaxDefaultScratch bytes.
+  // that takes at most kMaxDefaultScratch bytes. So it has room for their page masses, if the spec
+  // has page_mass.
   StepCapacity capacity_for(const Batch& batch) const;
   static constexpr std::int64_t kMaxDefaultScratch = std::int64_t{1} << 30;
   // Returns the device memory in bytes of a step of make_step(), on a GPU with sm_count SMs. Throws
@@ -82,10 +83,14 @@ class Attention {
   // Computes out = attention of q over the step's segments in the pool. q and out are [tokens,
   // num_q_heads, head_dim]. lse is [tokens, num_q_heads] float32, the natural logarithm of the sum
   // of exponentials, and optional. `sinks` is [num_q_heads] float32, required if the spec has sinks
-  // and refused otherwise. Rows beyond the step's tokens are not written.
+  // and refused otherwise. Rows beyond the step's tokens are not written. page_mass is [runs]
+  // float32, with runs numbered as in Batch::run_indptr(), and optional. It gets the sum of the
+  // weights of each run of 16 slots over the request's query tokens and heads. Masses beyond its
+  // end are dropped. A request for which the step's capacity.mass_pages leaves no room gets NaN.
   void attend(const TensorView& q, const PoolTensors& pool, const Step& step, const TensorView& out,
               const std::optional<TensorView>& lse, Stream stream,
-              const std::optional<TensorView>& sinks = {}) const;
+              const std::optional<TensorView>& sinks = {},
+              const std::optional<TensorView>& page_mass = {}) const;
 
   // Stores k and v, both [tokens, num_kv_heads, head_dim], in the pool at the slots of `step`.
   void append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
@@ -112,6 +117,7 @@ class Attention {
                    const Device& device) const;
   void check_lse(const AttendTensors& tensors, const Device& device) const;
   void check_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
+  void check_page_mass(const AttendTensors& tensors, const Step& step) const;
   // Checks that an output shares no memory with what the attend kernels read.
   static void check_own_memory(const char* name, const TensorView& output,
                                const AttendTensors& tensors, const Step& step);
@@ -126,8 +132,11 @@ class Attention {
   // Rotates the pool's keys into the step's scratch, and attends to it.
   void attend_rotated(AttendParams params, const Step& step, Stream stream,
                       AccessedMemoryFn accessed_memory) const;
-  // Launches the kernel of each phase that the step serves, and those of rotated keys and of the
-  // cascade.
+  // Adds up the terms of page masses that the attend kernels stored.
+  void sum_page_mass(const AttendParams& params, const TensorView& page_mass, const Step& step,
+                     Stream stream, AccessedMemoryFn accessed_memory) const;
+  // Launches the kernel of each phase that the step serves, and those of rotated keys, of the
+  // cascade and of page masses.
   void launch_attend(const AttendParams& params, const AttendTensors& tensors, const Step& step,
                      Stream stream) const;
   void check_append(const TensorView& k, const TensorView& v, const PoolTensors& pool,

@@ -107,9 +107,11 @@ int compile_rank(KernelKind kind) {
     case KernelKind::kReposition:
       return 6;
     case KernelKind::kPlanRotation:
+    case KernelKind::kPlanPageMass:
       return 7;
     case KernelKind::kPlanAppend:
     case KernelKind::kCombineShared:
+    case KernelKind::kSumPageMass:
       return 8;
   }
   return kKernelKinds;

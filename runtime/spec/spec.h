@@ -26,7 +26,8 @@ struct AttentionSpec {
   bool batch_invariant = false;      // output bits do not depend on the other requests of the batch
   std::optional<double> scale = {};  // scales scores, at most 1e6; default 1 / sqrt(head_dim)
   std::optional<QueryTemperature> temperature = {};  // kernels apply it to raw queries alone
-  bool cascade = false;  // segments that several requests read are read once for all of them
+  bool cascade = false;    // segments that several requests read are read once for all of them
+  bool page_mass = false;  // attend() can give the attention mass of each run of 16 slots
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   int group_size() const { return num_q_heads / num_kv_heads; }

@@ -76,13 +76,14 @@ StepCapacity complete(StepCapacity capacity) {
   check_at_least_0("query_tokens", capacity.query_tokens);
   check_at_least_0("tokens_per_request", capacity.tokens_per_request);
   check_at_least_0("rotated_tokens", capacity.rotated_tokens);
+  check_at_least_0("mass_pages", capacity.mass_pages);
   if (capacity.tokens_per_request == 0 || capacity.tokens_per_request > capacity.query_tokens)
     capacity.tokens_per_request = capacity.query_tokens;
   return capacity;
 }
 
 std::size_t bytes_for(const StepCapacity& capacity) {
-  const std::size_t ints = 2 * (static_cast<std::size_t>(capacity.requests) + 1) +
+  const std::size_t ints = 3 * (static_cast<std::size_t>(capacity.requests) + 1) +
                            static_cast<std::size_t>(capacity.query_tokens) +
                            6 * static_cast<std::size_t>(capacity.segments);
   return ints * sizeof(int);
@@ -119,18 +120,40 @@ int Batch::num_requests() const { return count(values_.q_indptr.size()) - 1; }
 int Batch::num_segments() const { return count(values_.base.size()); }
 int Batch::num_tokens() const { return count(values_.q_position.size()); }
 
-std::int64_t Batch::run_slots(int min_tokens) const {
+std::vector<int> Batch::run_indptr() const {
   const Values& v = values_;
-  std::int64_t runs = 0;
-  for (std::size_t r = 0; r + 1 < v.q_indptr.size(); ++r) {
-    if (v.q_indptr[r + 1] - v.q_indptr[r] < min_tokens) continue;
-    for (int i = v.segment_indptr[r]; i < v.segment_indptr[r + 1]; ++i) {
-      const auto s = static_cast<std::size_t>(i);
-      if (v.length[s] > 0)
-        runs += (v.slot[s] % kRunSlots + std::int64_t{v.length[s]} + kRunSlots - 1) / kRunSlots;
-    }
+  std::vector<int> indptr = {0};
+  for (std::size_t s = 0; s < v.length.size(); ++s) {
+    const std::int64_t slots = v.slot[s] % kRunSlots + std::int64_t{v.length[s]};
+    const std::int64_t runs = v.length[s] > 0 ? (slots + kRunSlots - 1) / kRunSlots : 0;
+    check_room("runs of 16 slots", indptr.back() + runs, kLargestInt32);
+    indptr.push_back(static_cast<int>(indptr.back() + runs));
   }
-  return runs * kRunSlots;
+  return indptr;
+}
+
+template <class Weight>
+std::int64_t Batch::sum_of_runs(const Weight& weight) const {
+  const std::vector<int> runs = run_indptr();
+  const auto run_at = [&](int segment) { return runs[static_cast<std::size_t>(segment)]; };
+  const Values& v = values_;
+  std::int64_t sum = 0;
+  for (std::size_t r = 0; r + 1 < v.q_indptr.size(); ++r)
+    sum += weight(r) * (run_at(v.segment_indptr[r + 1]) - run_at(v.segment_indptr[r]));
+  return sum;
+}
+
+std::int64_t Batch::run_slots(int min_tokens) const {
+  return kRunSlots * sum_of_runs([&](std::size_t r) -> std::int64_t {
+           return values_.q_indptr[r + 1] - values_.q_indptr[r] >= min_tokens;
+         });
+}
+
+std::int64_t Batch::token_runs() const {
+  const Values& v = values_;
+  return sum_of_runs([&](std::size_t r) -> std::int64_t {
+    return v.mass_tokens.empty() ? v.q_indptr[r + 1] - v.q_indptr[r] : v.mass_tokens[r];
+  });
 }
 
 StepCapacity Batch::capacity_for(std::span<const Request> requests) {
@@ -172,21 +195,30 @@ void Batch::Values::add(const Request& request) {
 
 void Batch::fill(std::span<const Request> requests) {
   check_within_capacity(requests);
-  for (std::size_t r = 0; r < requests.size(); ++r)
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    if (const int counted = requests[r].mass_tokens.value_or(0); counted < 0)
+      throw SpecError(
+          fmt::format("request {}: mass_tokens = {}; it must be at least 0", r, counted));
     for (std::size_t s = 0; s < requests[r].segments.size(); ++s)
       check_segment(r, s, requests[r].segments[s]);
+  }
   Values values;
   for (const Request& request : requests) values.add(request);
   if (has_mask_base(requests))
     for (const Request& request : requests)
       for (const Segment& segment : request.segments)
         values.mask_base.push_back(segment.mask_base.value_or(segment.base));
+  if (std::ranges::any_of(requests, [](const Request& r) { return r.mass_tokens.has_value(); }))
+    for (const Request& request : requests) {
+      const int tokens = count(request.positions.size());
+      values.mass_tokens.push_back(std::min(request.mass_tokens.value_or(tokens), tokens));
+    }
   values_ = std::move(values);
 }
 
 std::size_t Batch::Values::ints() const {
   return q_indptr.size() + q_position.size() + segment_indptr.size() + 5 * base.size() +
-         mask_base.size();
+         mask_base.size() + mass_tokens.size();
 }
 
 void Batch::check_pages(int page_size) const {
@@ -219,7 +251,8 @@ void Batch::write(int page_size, int* to) const {
     to = std::copy(values->begin(), values->end(), to);
   for (std::size_t i = 0; i < v.slot.size(); ++i) *to++ = v.first_page[i] + v.slot[i] / page_size;
   for (const int slot : v.slot) *to++ = slot % page_size;
-  std::ranges::copy(v.mask_base, to);
+  to = std::ranges::copy(v.mask_base, to).out;
+  std::ranges::copy(v.mass_tokens, to);
 }
 
 StepTensors Batch::tensors() const {
@@ -242,6 +275,7 @@ StepTensors Batch::tensors() const {
   t.segments.first_page = take(segments);
   t.segments.lead = take(segments);
   if (!values_.mask_base.empty()) t.segments.mask_base = take(segments);
+  if (!values_.mass_tokens.empty()) t.mass_tokens = take(values_.mass_tokens.size());
   t.pages = pages_;
   return t;
 }

@@ -37,6 +37,8 @@ struct Segment {
 struct Request {
   std::vector<int> positions;  // logical positions of its query tokens
   std::vector<Segment> segments;
+  // The last query tokens whose attention counts for page masses, at least 0; all by default.
+  std::optional<int> mass_tokens = {};
 };
 
 // Requests that plan() and update() take in place of a step's tensors. A batch has memory of the
@@ -56,7 +58,8 @@ class Batch {
     std::vector<int> length;
     std::vector<int> first_page;  // first page of the document
     std::vector<int> slot;  // slot of the segment's first token, counted from slot 0 of that page
-    std::vector<int> mask_base;  // empty if it is the base of all segments
+    std::vector<int> mask_base;    // empty if it is the base of all segments
+    std::vector<int> mass_tokens;  // empty if all query tokens of all requests count
 
     std::size_t ints() const;  // the number of elements, with a lead for each segment
     void add(const Request& request);
@@ -89,6 +92,13 @@ class Batch {
   // least min_tokens query tokens.
   std::int64_t run_slots(int min_tokens) const;
 
+  // Returns the number of each segment's first run of 16 slots among the runs of all segments,
+  // and at the end the number of all runs.
+  std::vector<int> run_indptr() const;
+  // Returns the pairs of a query token that counts for page masses and a run of 16 slots of its
+  // request.
+  std::int64_t token_runs() const;
+
   const StepCapacity& capacity() const { return capacity_; }
   const TensorView& pages() const { return pages_; }
   const Values& values() const { return values_; }
@@ -97,6 +107,9 @@ class Batch {
   int num_tokens() const;
 
  private:
+  // Returns the sum over all requests of weight(request) times the request's runs.
+  template <class Weight>
+  std::int64_t sum_of_runs(const Weight& weight) const;
   void check_within_capacity(std::span<const Request> requests) const;
   void check_pages(int page_size) const;
   void write(int page_size, int* to) const;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "codegen/error.h"
@@ -14,6 +15,7 @@
 namespace lazyrope {
 namespace {
 
+constexpr int kChunkTerms = 16 / sizeof(uint32);  // terms of page masses that are cleared at once
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
 
 void check_count(const char* name, int value, int least) {
@@ -33,6 +35,19 @@ int complete_rotated_tokens(const StepCapacity& capacity, const StepShape& shape
   return shape.rotated && rows > config.decode.rows_per_head() ? capacity.rotated_tokens : 0;
 }
 
+// The terms of all pairs and heads are counted in int32.
+int complete_mass_pages(const StepCapacity& capacity, const StepShape& shape) {
+  check_count("mass_pages", capacity.mass_pages, 0);
+  const int heads = shape.num_kv_heads * shape.group_size;
+  const int most = std::min(kMaxTokenRuns, std::numeric_limits<int>::max() / heads);
+  if (shape.page_mass && capacity.mass_pages > most)
+    throw SpecError(
+        fmt::format("capacity: mass_pages = {} with {} query heads; it must be at most "
+                    "{}",
+                    capacity.mass_pages, heads, most));
+  return shape.page_mass ? capacity.mass_pages : 0;
+}
+
 StepCapacity complete(StepCapacity capacity, const StepShape& shape, const KernelConfig& config) {
   check_count("requests", capacity.requests, 0);
   check_count("segments", capacity.segments, 0);
@@ -49,6 +64,7 @@ StepCapacity complete(StepCapacity capacity, const StepShape& shape, const Kerne
   if (capacity.tokens_per_request == 0 || capacity.tokens_per_request > capacity.query_tokens)
     capacity.tokens_per_request = capacity.query_tokens;
   capacity.rotated_tokens = complete_rotated_tokens(capacity, shape, config);
+  capacity.mass_pages = complete_mass_pages(capacity, shape);
   return capacity;
 }
 
@@ -85,11 +101,12 @@ StepInputs own_inputs(StepInputs inputs, const OwnSegmentArrays& own) {
 }  // namespace
 
 std::string to_string(const StepCapacity& c) {
-  const std::string text =
+  std::string text =
       fmt::format("requests = {}, segments = {}, query_tokens = {}, tokens_per_request = {}",
                   c.requests, c.segments, c.query_tokens, c.tokens_per_request);
-  return c.rotated_tokens > 0 ? fmt::format("{}, rotated_tokens = {}", text, c.rotated_tokens)
-                              : text;
+  if (c.rotated_tokens > 0) text += fmt::format(", rotated_tokens = {}", c.rotated_tokens);
+  if (c.mass_pages > 0) text += fmt::format(", mass_pages = {}", c.mass_pages);
+  return text;
 }
 
 void check_format(const PoolFormat& format) {
@@ -104,9 +121,11 @@ std::size_t step_bytes(const StepShape& shape, const KernelConfig& config, StepC
   PlanParams params{};
   CascadeParams cascade{};
   StepRotation rotation{};
+  StepPageMass page_mass{};
   capacity = complete(capacity, shape, config);
   return lay_out_step(nullptr, shape, config, capacity, sm_count, params) +
          lay_out_rotation(nullptr, shape, capacity, sm_count, params, rotation) +
+         lay_out_page_mass(nullptr, shape, capacity, page_mass) +
          lay_out_cascade(nullptr, shape, config, capacity, sm_count, cascade);
 }
 
@@ -126,7 +145,9 @@ Step::Step(std::shared_ptr<const Device> device, StepKernels kernels, StepShape 
   auto* memory = static_cast<std::byte*>(memory_->buffer().data());
   memory += lay_out_step(memory, shape_, config, capacity_, sms, params_);
   memory += lay_out_rotation(memory, shape_, capacity_, sms, params_, rotation_);
+  memory += lay_out_page_mass(memory, shape_, capacity_, page_mass_);
   lay_out_cascade(memory, shape_, config, capacity_, sms, cascade_);
+  params_.first_runs = page_mass_.plan.first_runs;
 }
 
 void add_inputs(const StepTensors& tensors, AccessedMemory& accessed) {
@@ -138,7 +159,8 @@ void add_inputs(const StepTensors& tensors, AccessedMemory& accessed) {
       .reads("segments.length", tensors.segments.length)
       .reads("segments.first_page", tensors.segments.first_page)
       .reads("segments.lead", tensors.segments.lead)
-      .reads("segments.mask_base", tensors.segments.mask_base);
+      .reads("segments.mask_base", tensors.segments.mask_base)
+      .reads("mass_tokens", tensors.mass_tokens);
 }
 
 void Step::check_shapes(const StepTensors& t) const {
@@ -158,6 +180,7 @@ void Step::check_shapes(const StepTensors& t) const {
   if (s.mask_base && !mask_base_refusal_.empty()) throw SpecError(mask_base_refusal_);
   if (s.mask_base) check_length("segments.mask_base", *s.mask_base, segments, *device_);
   length_of_ints("pages", t.pages, *device_);
+  if (t.mass_tokens) check_length("mass_tokens", *t.mass_tokens, requests, *device_);
 }
 
 void Step::update(const StepTensors& tensors, bool check, Stream stream) {
@@ -184,6 +207,7 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
     return accessed.ranges();
   };
   memory_->run([&] {
+    if (shape_.page_mass) plan_page_mass(stream, accessed_memory);
     if (shape_.cascade)
       plan_with_cascade(ctas, stream, accessed_memory);
     else
@@ -208,6 +232,18 @@ void Step::plan_with_cascade(int ctas, Stream stream, AccessedMemoryFn accessed_
   kernels_.plan->on(*device_).launch(ctas + shared_ctas, &both, stream, accessed_memory);
 }
 
+void Step::plan_page_mass(Stream stream, AccessedMemoryFn accessed_memory) {
+  PlanPageMassParams& plan = page_mass_.plan;
+  plan.inputs = params_.inputs;
+  plan.mass_tokens = tensors_->mass_tokens ? ints(*tensors_->mass_tokens) : nullptr;
+  const std::int64_t terms = std::int64_t{plan.max_token_runs} * plan.num_heads;
+  const std::int64_t terms_of_cta =
+      std::int64_t{kPlanPageMassThreads} * kClearedChunks * kChunkTerms;
+  const std::int64_t ctas = 1 + (terms + terms_of_cta - 1) / terms_of_cta;
+  kernels_.plan_page_mass->on(*device_).launch(static_cast<int>(ctas), &plan, stream,
+                                               accessed_memory);
+}
+
 void Step::plan_rotation(Stream stream, AccessedMemoryFn accessed_memory) {
   PlanRotationParams& runs = rotation_.runs;
   runs.inputs = params_.inputs;
@@ -224,6 +260,7 @@ void Step::plan_rotation(Stream stream, AccessedMemoryFn accessed_memory) {
   plan.inputs.pages = runs.rotated.pages;
   plan.inputs.page_size = kRunSlots;
   plan.page_size = divisor(kRunSlots);
+  plan.first_runs = params_.first_runs;
   kernels_.plan->on(*device_).launch(plan.num_planners, &plan, stream, accessed_memory);
 }
 

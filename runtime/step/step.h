@@ -7,6 +7,7 @@
 #include "runtime/driver/device.h"
 #include "runtime/engine/kernel.h"
 #include "runtime/step/accessed_memory.h"
+#include "runtime/step/page_mass.h"
 #include "runtime/step/rotation.h"
 #include "runtime/step/step_memory.h"
 #include "runtime/step/step_types.h"
@@ -26,6 +27,7 @@ struct StepShape {
   std::optional<KernelConfig> rotated = {};  // the config for rotated keys (codegen/rotated_keys.h)
   bool cascade = false;
   bool rotated_queries = false;  // on which the positions of a shared step depend
+  bool page_mass = false;
 
   bool operator==(const StepShape&) const = default;
 };
@@ -38,12 +40,13 @@ struct CascadeParams {
   uint32 slot_bytes;  // bytes of a slot
 };
 
-// The kernels that update() launches. Only a shape with a cascade has `share`, and only one with
-// `rotated` has plan_rotation.
+// The kernels that update() launches. Only a shape with a cascade has `share`, only one with
+// `rotated` has plan_rotation, and only one with page_mass has plan_page_mass.
 struct StepKernels {
   std::shared_ptr<const Kernel> plan;
   std::shared_ptr<const Kernel> share = {};
   std::shared_ptr<const Kernel> plan_rotation = {};
+  std::shared_ptr<const Kernel> plan_page_mass = {};
 };
 
 // Adds the caller's arrays that the planner reads, which are all but the page lists.
@@ -104,6 +107,7 @@ class Step {
   const CascadeParams* cascade() const {
     return cascade_.plan.num_planners > 0 ? &cascade_ : nullptr;
   }
+  const StepPageMass& page_mass() const { return page_mass_; }
   // Adds the step's memory and its page lists, which every kernel of the step may access.
   void add_to(AccessedMemory& accessed) const;
   // The memory that view() and work() point into. Kernels write to it even if the step is const.
@@ -111,6 +115,8 @@ class Step {
 
  private:
   void check_shapes(const StepTensors& tensors) const;
+  // Numbers the runs of the step, which the planner needs, and clears the terms of page masses.
+  void plan_page_mass(Stream stream, AccessedMemoryFn accessed_memory);
   // Makes the shared step, which takes segments from the step itself, and plans both.
   void plan_with_cascade(int ctas, Stream stream, AccessedMemoryFn accessed_memory);
   // Plans attention over the scratch. The planner has planned all other attention.
@@ -128,6 +134,7 @@ class Step {
   PlanParams params_{};
   CascadeParams cascade_{};
   StepRotation rotation_{};
+  StepPageMass page_mass_{};
   std::unique_ptr<StepMemory> memory_;
 };
 

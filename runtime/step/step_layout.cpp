@@ -339,6 +339,28 @@ std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const Kernel
   return arena.used();
 }
 
+std::size_t lay_out_page_mass(std::byte* memory, const StepShape& shape,
+                              const StepCapacity& capacity, StepPageMass& page_mass) {
+  page_mass = {};
+  if (!shape.page_mass) return 0;
+  Arena arena(memory);
+  PlanPageMassParams& plan = page_mass.plan;
+  plan.num_heads = shape.num_kv_heads * shape.group_size;
+  plan.max_token_runs = capacity.mass_pages;
+  arena.allocate(plan.run_indptr, size(capacity.segments) + 1);
+  arena.allocate(plan.first_runs, size(capacity.segments));
+  arena.allocate(plan.rows, size(capacity.query_tokens));
+  arena.allocate(plan.requests, size(capacity.requests));
+  arena.allocate(plan.header, 1);
+  page_mass.view.rows = plan.rows;
+  if (page_mass.has_room()) {
+    arena.allocate(plan.terms, size(capacity.mass_pages) * size(plan.num_heads));
+    page_mass.view.terms = plan.terms;
+    arena.allocate(page_mass.lse, size(capacity.query_tokens) * size(plan.num_heads));
+  }
+  return arena.used();
+}
+
 std::size_t lay_out_rotation(std::byte* memory, const StepShape& shape,
                              const StepCapacity& capacity, int sm_count, const PlanParams& params,
                              StepRotation& rotation) {

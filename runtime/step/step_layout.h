@@ -21,6 +21,10 @@ std::size_t lay_out_rotation(std::byte* memory, const StepShape& shape,
                              const StepCapacity& capacity, int sm_count, const PlanParams& params,
                              StepRotation& rotation);
 
+// Lays out the arrays for page masses in the same way. Returns 0 for a shape without them.
+std::size_t lay_out_page_mass(std::byte* memory, const StepShape& shape,
+                              const StepCapacity& capacity, StepPageMass& page_mass);
+
 // Lays out the arrays of a step's cascade in the same way, and sets all parameters but the caller's
 // arrays and the page size. Returns 0 if the step can share nothing.
 std::size_t lay_out_cascade(std::byte* memory, const StepShape& shape, const KernelConfig& config,

@@ -16,6 +16,9 @@ struct StepCapacity {
   // Tokens of the segments of prefill requests that the step has scratch for, in whole runs of 16
   // slots of each segment. Only pools of raw keys use it (codegen/rotated_keys.h). 0: no scratch.
   int rotated_tokens = 0;
+  // Pairs of a query token and a run of 16 slots of its request for which the step has room for
+  // page masses. Only specs with page_mass use it. 0: calls can give none.
+  int mass_pages = 0;
 };
 
 std::string to_string(const StepCapacity& capacity);
@@ -40,6 +43,9 @@ struct StepTensors {
   TensorView q_position;  // [query tokens]: logical positions
   Segments segments;
   TensorView pages;  // [any]: page lists; the step refers to them and copies nothing
+  // [requests]: the last query tokens of each request whose attention counts for page masses, in
+  // specs with page_mass; all by default. Numbers outside 0 .. query tokens count as the nearest.
+  std::optional<TensorView> mass_tokens = {};
 };
 
 // The order of the dimensions in the shape of the KV pool. Strides give their order in memory.

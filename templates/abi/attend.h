@@ -56,6 +56,20 @@ struct CascadeView {
 };
 static_assert(sizeof(CascadeView) == 24);
 
+// The terms of a query token's rows (abi/page_mass.h). Row h, that of query head h, has num_runs
+// terms from term first + h * num_runs on. num_runs 0: the token's rows have none.
+struct alignas(8) PageMassRow {
+  int32 first;
+  int32 num_runs;
+};
+
+// Where a launch stores the terms of page masses. Null pointers: the call does not ask for them.
+struct PageMassView {
+  const PageMassRow* rows;  // [query tokens]
+  uint32* terms;
+};
+static_assert(sizeof(PageMassView) == 16);
+
 struct AttendParams {
   TokenTensor q;
   KvPool pool;
@@ -67,7 +81,8 @@ struct AttendParams {
   float scale_log2;          // softmax scale times log2(e)
   uint32 shared_slot_bytes;  // bytes of a slot of cascade.results
   CascadeView cascade;
+  PageMassView page_mass;
 };
-static_assert(sizeof(AttendParams) == 24 + 56 + 24 + 24 + 8 + 24 + 48 + 8 + 24);
+static_assert(sizeof(AttendParams) == 24 + 56 + 24 + 24 + 8 + 24 + 48 + 8 + 24 + 16);
 
 }  // namespace lazyrope

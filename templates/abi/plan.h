@@ -161,8 +161,11 @@ struct PlanParams {
   // Null unless the step is a shared one. Its requests have one segment each, which their query
   // tokens see as a whole. `inputs` then has the capacities, and these are the numbers.
   const SharedCounts* shared_counts;
+  // [num_segments]: the number of each segment's first run among the runs of its request
+  // (abi/page_mass.h). Only planners of kernels that measure page mass read it.
+  const int32* first_runs;
 };
-static_assert(sizeof(PlanParams) == 8 + 96 + 16 + 24 + 2 * 160 + 8);
+static_assert(sizeof(PlanParams) == 8 + 96 + 16 + 24 + 2 * 160 + 16);
 
 // Launch parameters of the planner where a step has a cascade (abi/cascade.h): it plans the step
 // and its shared step, which has the first phase only. The shared step's CTAs come last.

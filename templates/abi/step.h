@@ -9,6 +9,13 @@ namespace lazyrope {
 
 inline constexpr int kRunSlots = 16;  // consecutive slots that are always in one page
 
+// A block begins with the run of its first valid slot. So its first valid slot is below kRunSlots,
+// and one integer has room for this slot and for the number of the block's first run.
+constexpr int32 numbered_begin(int32 begin, int32 run) { return run * kRunSlots + begin; }
+constexpr int32 begin_of(int32 numbered) { return numbered & (kRunSlots - 1); }
+constexpr int32 run_of(int32 numbered) { return numbered >> 4; }
+static_assert(kRunSlots == 1 << 4);
+
 // A segment. Slot s of its page list holds the token at logical position origin + s, for begin <= s
 // < end. Slot 0 is the first slot of page pages[first_page].
 struct SegmentRecord {
@@ -17,7 +24,10 @@ struct SegmentRecord {
   int32 begin;       // lead
   int32 end;         // lead + length
   int32 first_page;  // index into the page-list array
-  int32 unused[3];
+  // The number that the run of slot 0 has among the runs of the request. Only kernels that measure
+  // page mass have it (abi/page_mass.h); it is below 0 if the first token's run is a later one.
+  int32 first_run;
+  int32 unused[2];
 };
 static_assert(sizeof(SegmentRecord) == 32);
 
@@ -63,7 +73,9 @@ inline constexpr int32 kStartRuns = 41;
 struct WorkTileStart {
   int32 base;      // base of the segment
   int32 position;  // logical position of slot 0
-  int32 begin;     // valid slots of the segment, from slot 0 on: begin <= slot < end
+  // Valid slots of the segment, from slot 0 on: begin <= slot < end. In kernels that measure page
+  // mass, `begin` also has the number of slot 0's run (numbered_begin()).
+  int32 begin;
   int32 end;
   int32 slot;  // index of slot 0 in its page
   int32 page_size;

@@ -31,12 +31,14 @@ LAZYROPE_DEVICE VisibleSegment visible_segment(SegmentRecord record, PositionRan
 }
 
 // Returns another lane's segment, without record.end. All lanes of the warp take part.
+template <bool kNumbersRuns = false>
 LAZYROPE_DEVICE VisibleSegment from_lane(const VisibleSegment& mine, int32 lane) {
   VisibleSegment s{};
   s.record.base = shfl_sync_idx(mine.record.base, lane);
   s.record.origin = shfl_sync_idx(mine.record.origin, lane);
   s.record.begin = shfl_sync_idx(mine.record.begin, lane);
   s.record.first_page = shfl_sync_idx(mine.record.first_page, lane);
+  if constexpr (kNumbersRuns) s.record.first_run = shfl_sync_idx(mine.record.first_run, lane);
   s.end = shfl_sync_idx(mine.end, lane);
   return s;
 }

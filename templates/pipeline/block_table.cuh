@@ -72,8 +72,10 @@ class BlockChoice {
   int32 packed_;  // one register, because registers are scarce
 };
 
-// Block first + i of the table is the i-th chosen block of the work tile.
-template <class Mask, int kBlockSlots, int kWindows = 2>
+// Block first + i of the table is the i-th chosen block of the work tile. With kNumbersRuns the
+// table also has the number of each block's first run among the runs of the request. The planner
+// has then numbered the step's segments and the beginnings of its work tiles (abi/step.h).
+template <class Mask, int kBlockSlots, int kWindows = 2, bool kNumbersRuns = false>
 class BlockTable {
   static constexpr int kRuns = kBlockSlots / kRunSlots;
 
@@ -89,7 +91,14 @@ class BlockTable {
       : memory_(memory), choice_(choice), step_(step), work_tile_(work_tile), first_(first) {}
 
   LAZYROPE_DEVICE BlockInfo info(int32 block) const {
-    return ld_shared<BlockInfo>(info_address(block));
+    BlockInfo info = ld_shared<BlockInfo>(info_address(block));
+    if constexpr (kNumbersRuns) info.begin = begin_of(info.begin);
+    return info;
+  }
+  // Returns the number of the block's first run.
+  LAZYROPE_DEVICE int32 first_run(int32 block) const {
+    static_assert(kNumbersRuns);
+    return run_of(ld_shared<BlockInfo>(info_address(block)).begin);
   }
   LAZYROPE_DEVICE RunLocation run(int32 block, int32 run) const {
     return ld_shared<RunLocation>(run_address(block, run));
@@ -111,7 +120,9 @@ class BlockTable {
       const int32 slot = choice_.block(block) * kBlockSlots;
       const int32 run = lane_index() % kRuns;
       if (run == 0)
-        write_info(first_ + block, start.base, start.position, start.begin, start.end, slot);
+        write_info(first_ + block, start.base, start.position,
+                   kNumbersRuns ? begin_of(start.begin) : start.begin, start.end, slot,
+                   run_of(start.begin));
       st_shared(run_address(first_ + block, run),
                 start_run(work_tile_, start, slot / kRunSlots + run));
     }
@@ -222,6 +233,7 @@ class BlockTable {
     record.begin = static_cast<int32>(c.word[2]);
     record.end = static_cast<int32>(index < end ? c.word[3] : c.word[2]);
     record.first_page = ld_global_nc(&p->first_page);
+    if constexpr (kNumbersRuns) record.first_run = ld_global_nc(&p->first_run);
     return record;
   }
 
@@ -246,7 +258,7 @@ class BlockTable {
       const int32 target = block - search_point.block;
       const int32 owner = upper_bound_lane(blocks_through, target);
       const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
-      const VisibleSegment found = from_lane(segment, owner);
+      const VisibleSegment found = from_lane<kNumbersRuns>(segment, owner);
       // A block with a negative target was found among the 32 segments before.
       if (wanted && target >= 0 && target < total)
         page = write(entry(window), found, target - owner_first, lookup);
@@ -262,11 +274,16 @@ class BlockTable {
   }
 
   // Writes the BlockInfo of a block that begins at `slot`, counted like position, begin and end.
+  // Slot 0 is in run `run` of the request.
   LAZYROPE_DEVICE void write_info(int32 entry, int32 base, int32 position, int32 begin, int32 end,
-                                  int32 slot) const {
+                                  int32 slot, int32 run) const {
     const int32 rest = end - slot;
-    st_shared(info_address(entry), BlockInfo{base, position + slot, larger(begin - slot, 0),
-                                             rest <= kBlockSlots ? rest : kBlockSlots + kRunSlots});
+    const int32 own_begin = larger(begin - slot, 0);
+    st_shared(
+        info_address(entry),
+        BlockInfo{base, position + slot,
+                  kNumbersRuns ? numbered_begin(own_begin, run + slot / kRunSlots) : own_begin,
+                  rest <= kBlockSlots ? rest : kBlockSlots + kRunSlots});
   }
 
   LAZYROPE_DEVICE const int32* write(int32 entry, const VisibleSegment& segment,
@@ -274,7 +291,9 @@ class BlockTable {
     const SegmentRecord& record = segment.record;
     const int32 run = lane_index() % kRuns;
     const int32 slot = segment.first_slot() + block_in_segment * kBlockSlots;
-    if (run == 0) write_info(entry, record.base, record.origin, record.begin, segment.end, slot);
+    if (run == 0)
+      write_info(entry, record.base, record.origin, record.begin, segment.end, slot,
+                 record.first_run);
     const int32 run_slot = slot + run * kRunSlots;
     const PageLocation at = locate_in_pages(run_slot, lookup.page_size);
     st_shared(run_address(entry, run), RunLocation{0, at.slot});

@@ -38,7 +38,7 @@ struct CallerSegment {
 
   // Returns the segment's record without its pages.
   LAZYROPE_DEVICE SegmentRecord slots() const {
-    return {base, mask_base + start - lead, lead, lead + length, 0, {0, 0, 0}};
+    return {base, mask_base + start - lead, lead, lead + length, 0, 0, {0, 0}};
   }
 };
 
@@ -57,6 +57,7 @@ class CallerInputs {
   LAZYROPE_DEVICE CallerInputs(const PlanParams& params, int32 cta, int32 num_ctas,
                                const SharedCounts* counts)
       : in_(params.inputs),
+        first_runs_(params.first_runs),
         step_(params.step),
         page_size_(params.page_size),
         cta_(cta),
@@ -89,6 +90,11 @@ class CallerInputs {
             in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i)};
   }
   LAZYROPE_DEVICE int32 first_page(int32 i) const { return ld_global_nc(in_.first_page + i); }
+  // Returns SegmentRecord::first_run.
+  LAZYROPE_DEVICE int32 first_run(int32 i) const {
+    const int32 lead = in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i);
+    return ld_global_nc(first_runs_ + i) - lead / kRunSlots;
+  }
 
   // Returns the address of the page number that holds a slot of a segment.
   LAZYROPE_DEVICE const int32* page(const SegmentRecord& segment, int32 slot) const {
@@ -107,12 +113,13 @@ class CallerInputs {
     const int32 warp = kPlanThreads / kWarpThreads - 1 - warp_index();
     return load((warp * num_ctas_ + cta_) * kWarpThreads + lane_index());
   }
+  template <bool kNumbersRuns>
   LAZYROPE_DEVICE void copy(StepCopy chunk) const {
     if (cta_ == 0 && thread_index() == kPlanThreads - 1)
       st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
 #pragma unroll 1
     while (chunk.index < num_copied_) {
-      store(chunk);
+      store<kNumbersRuns>(chunk);
       chunk = load(chunk.index + num_ctas_ * kPlanThreads);
     }
   }
@@ -143,14 +150,16 @@ class CallerInputs {
     if (i < in_.num_tokens) copy.position = position(i);
     return copy;
   }
+  template <bool kNumbersRuns>
   LAZYROPE_DEVICE void store(const StepCopy& copy) const {
     if (copy.index < in_.num_tokens) st_global(step_.positions + copy.index, copy.position);
     if (copy.index >= num_segments_) return;
     SegmentRecord record = copy.segment.slots();
     record.first_page = copy.first_page;
+    if constexpr (kNumbersRuns) record.first_run = first_run(copy.index);
     auto* to = reinterpret_cast<Chunk*>(step_.segments + copy.index);
     st_global(to, chunk_of(record.base, record.origin, record.begin, record.end));
-    st_global(to + 1, chunk_of(record.first_page, 0, 0, 0));
+    st_global(to + 1, chunk_of(record.first_page, record.first_run, 0, 0));
     prefetch_pages(record);
   }
 
@@ -166,6 +175,7 @@ class CallerInputs {
   }
 
   const StepInputs& in_;
+  const int32* first_runs_;
   const StepView& step_;
   const Divisor& page_size_;
   int32 cta_;

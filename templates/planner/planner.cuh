@@ -108,7 +108,7 @@ class Planner {
     measure(units, make_tile(own), has_one_tile_each);
     find_heads(units);
     const TableSum costs = sum_up_costs(units.num_tiles);
-    caller_.copy(copied);
+    caller_.template copy<Spec::kMeasuresPageMass>(copied);
     units.group_cost = costs.total;
     units.lost_bits = costs.lost_bits;
     units.units_per_group =

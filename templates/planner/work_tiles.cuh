@@ -74,6 +74,9 @@ class WorkTileWriter {
     work_tile.start.base = record.base;
     work_tile.start.position = record.origin + slot;
     work_tile.start.begin = larger(record.begin - slot, 0);
+    if constexpr (Spec::kMeasuresPageMass)
+      work_tile.start.begin = numbered_begin(work_tile.start.begin,
+                                             caller_.first_run(location.index) + slot / kRunSlots);
     work_tile.start.end = segment.end - slot;
     work_tile.start.slot = caller_.slot_in_page(slot);
     work_tile.start.page_size = caller_.page_size();

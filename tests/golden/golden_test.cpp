@@ -35,6 +35,8 @@ std::vector<Golden> goldens() {
   KernelSpec cascade = {128, 4, kBf16, neox(128), "sliding_window", kRotated, kLocal, kRotated};
   cascade.mask_parameters = {{"window", 4096}};
   cascade.cascade = true;
+  KernelSpec page_mass = {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw};
+  page_mass.page_mass = true;
   return {
       {"cascade_sm_90a", "sm_90a", cascade},
       {"llama3_sm_90a", "sm_90a", {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw}},
@@ -42,6 +44,7 @@ std::vector<Golden> goldens() {
       {"none_sm_86", "sm_86", {64, 8, kBf16, {}, "full", kRaw, kLocal, kRaw}},
       {"partial_sm_100", "sm_100", {128, 16, kBf16, neox(32), "causal", kRaw, kLocal, kRaw}},
       {"full_sm_120", "sm_120", {64, 3, kFp16, llama3(64), "full", kRaw, kLocal, kRotated}},
+      {"page_mass_sm_90a", "sm_90a", page_mass},
       {"longrope_sm_90a", "sm_90a", {128, 3, kBf16, longrope(96), "causal", kRaw, kLocal, kRaw}},
       {"raw_keys_sm_90a",
        "sm_90a",

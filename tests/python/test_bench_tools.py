@@ -223,6 +223,19 @@ class TestRows:
         families = [compiled.compile(replace(shape, family=family)).config.prefill.family for family in (None, "sm80")]
         assert families == ["sm90a", "sm80"]
 
+    def test_a_row_of_masses_measures_the_call_without_them(self, capsys):
+        (first, *_) = TABLES["mass"]
+        shape = replace(first, batch=2, context=96, doc_tokens=32, heads=(4, 2), head_dim=64, rope="neox")
+        bench_ = emulated()
+        lazy = LazyAttention(shape, bench_)
+        assert lazy.given["page_mass"].shape == (12,) and lazy.step.capacity.mass_pages == 12
+        lazy.attend()
+        assert float(lazy.given["page_mass"].sum()) == pytest.approx(2 * 4, rel=1e-3)
+        row = command.measured(shape, bench_)
+        assert set(row["own"]) == {"without"}
+        assert row["limits"][0]["bound_us"] == pytest.approx(1.1 * row["own"]["without"])
+        assert "page_mass True" in capsys.readouterr().out
+
     def test_a_planner_row_has_its_floor_and_segments(self, monkeypatch, capsys):
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
         shape = Shape("plan", 3, 1, 96, doc_tokens=32, peers=(), limits=(Limit("floor_us", plus_us=4),), **SMALL)

@@ -1,193 +1,213 @@
-"""The attention mass of pages equals the sum of the softmax's weights, whatever the mask, the pages and the chunks."""
+"""The attention mass of pages that kernels give equals the sum of the softmax's weights in fp64."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import lazyrope
 import pytest
 import torch
 from lazyrope import eager
-from lazyrope.page_mass import PageMass, QuestionPages, pages_of
 
-from tests.conftest import HAS_GPU
+from tests.support.cases import Setting, documents_case, random_case
+from tests.support.checks import check_case
+from tests.support.document_fixture import DocumentFixture, in_order
+from tests.support.page_mass import assert_masses_close, check_masses, mass_pages, measure, plan, reference, updated
 
-HEADS, KV_HEADS, DIM = 4, 2, 64
-DEVICE = "cuda" if HAS_GPU else "cpu"
-# The base and the length of each document. The question comes after them.
-DOCUMENTS = ((0, 40), (40, 23), (63, 70))
-POSITIONS = list(range(133, 142))
-SPECS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "window": {"mask": "sliding_window", "window": 60},
-    "chunks": {"mask": "chunked", "chunk": 64},
-    "softcap": {"softcap": 5.0},
-    "sinks": {"sinks": True},
-    "window and sinks": {"mask": "sliding_window", "window": 60, "sinks": True},
+SETTINGS = {
+    "plain": Setting(head_dim=64, page_mass=True),
+    "window": Setting(head_dim=64, page_mass=True, mask="sliding_window", page_size=48),
+    "chunked": Setting(head_dim=64, page_mass=True, mask="chunked", group=1, kv_heads=3),
+    "scores": Setting(head_dim=128, page_mass=True, scores="softcap and sinks", rope="gptj", group=8),
+    "rotated queries": Setting(head_dim=64, page_mass=True, query_form="rotated", rope="yarn", dtype="float16"),
+    "fp8": Setting(head_dim=64, page_mass=True, kv_dtype="float8_e4m3fn", layout="HND", page_size=32),
+    "raw keys": Setting(head_dim=64, page_mass=True, key_form="raw"),
+    "batch invariant": Setting(head_dim=64, page_mass=True, batch_invariant=True),
+    "temperature": Setting(head_dim=64, page_mass=True, scores="temperature", mask="full"),
 }
+HOPPER = {
+    "plain": Setting(head_dim=128, page_mass=True),
+    "scores": Setting(head_dim=64, page_mass=True, scores="softcap and sinks", mask="sliding_window", kv_heads=1),
+    "fp8": Setting(head_dim=128, page_mass=True, kv_dtype="float8_e5m2", page_size=64, kv_heads=1),
+    "long head_dim": Setting(head_dim=256, page_mass=True, kv_heads=1, group=2, dtype="float16"),
+    "batch invariant": Setting(head_dim=64, page_mass=True, batch_invariant=True, kv_heads=1, group=16),
+    "raw keys": Setting(head_dim=64, page_mass=True, key_form="raw", kv_heads=1),
+}
+PHASES = ("decode", "chunk", "mixed")
 
 
-def spec_of(**changes: Any) -> lazyrope.AttentionSpec:
-    sizes = {"head_dim": DIM, "num_q_heads": HEADS, "num_kv_heads": KV_HEADS, "rope": lazyrope.rope.neox()}
-    return lazyrope.AttentionSpec(**sizes, query_form="rotated", **changes)
+def check_steps(kernel: lazyrope.Attention, setting: Setting, seeds: range, device: str) -> None:
+    for seed in seeds:
+        case = random_case(replace(setting, phase=PHASES[seed % 3]), seed, device)
+        check_masses(case, kernel, plan(case, kernel))
 
 
-@dataclass
-class Problem:
-    """Documents in a pool and a question after them, with the kernels of one attention."""
-
-    attention: Any
-    page_size: int
-    dtype: torch.dtype = torch.float32
-
-    def __post_init__(self) -> None:
-        generator = torch.Generator().manual_seed(3)
-        lists = [torch.randperm(16, generator=generator)[: -(-length // self.page_size)] for _, length in DOCUMENTS]
-        # Each document has pages of its own; unused slots have NaN.
-        self.pages = torch.cat([16 * i + each for i, each in enumerate(lists)]).int().to(DEVICE)
-        firsts = [sum(map(len, lists[:i])) for i in range(len(lists))]
-        self.documents = [lazyrope.Document(f, length) for f, (_, length) in zip(firsts, DOCUMENTS, strict=True)]
-        shape = (16 * len(lists), self.page_size, KV_HEADS, DIM)
-        self.k_pool, self.v_pool = (torch.full(shape, torch.nan, dtype=self.dtype, device=DEVICE) for _ in range(2))
-        for document in self.documents:
-            tokens = torch.arange(document.num_tokens)
-            at = self.pages[document.first_page + tokens // self.page_size].long(), tokens % self.page_size
-            for pool in (self.k_pool, self.v_pool):
-                pool[at] = torch.randn(len(tokens), KV_HEADS, DIM, generator=generator).to(pool)
-        self.q = (2 * torch.randn(len(POSITIONS), HEADS, DIM, generator=generator)).to(self.k_pool)
-        sinks = torch.randn(HEADS, generator=generator).to(DEVICE)
-        self.sinks = sinks if self.attention.spec.sinks else None
-        self.segments = [
-            lazyrope.Segment(document, base) for document, (base, _) in zip(self.documents, DOCUMENTS, strict=True)
-        ]
-
-    def attend(self, segments: list[lazyrope.Segment]) -> tuple[torch.Tensor, torch.Tensor]:
-        requests = [lazyrope.Request(POSITIONS, segments)]
-        step = self.attention.plan(lazyrope.batch(requests, self.pages), page_size=self.page_size)
-        out, lse = self.attention(self.q, self.k_pool, self.v_pool, step, sinks=self.sinks)
-        return out, lse
-
-    def mass(self, segments: list[lazyrope.Segment], **options: Any) -> torch.Tensor:
-        _, lse = self.attend(self.segments)
-        question = QuestionPages(self.attention.spec, POSITIONS, segments, self.pages, **options)
-        measure = PageMass(self.attention, page_size=self.page_size)
-        found = measure(question, self.q, self.k_pool, self.v_pool, lse)
-        again = measure(question, self.q, self.k_pool, self.v_pool, lse)
-        assert torch.equal(again, found), "a question serves several layers"
-        return found
-
-    def expected(self, segments: list[lazyrope.Segment]) -> torch.Tensor:
-        """Takes the weights from the attention's own output: with one-hot values, it is the weight of each token."""
-        total = sum(length for _, length in DOCUMENTS)
-        weights = torch.zeros(len(POSITIONS), HEADS, total)
-        values = self.v_pool.clone()
-        for first in range(0, total, DIM):
-            self.v_pool.zero_()
-            for (base, _), document in zip(DOCUMENTS, self.documents, strict=True):
-                for token in range(max(0, first - base), min(document.num_tokens, first + DIM - base)):
-                    page = int(self.pages[document.first_page + token // self.page_size])
-                    self.v_pool[page, token % self.page_size, :, base + token - first] = 1
-            count = min(DIM, total - first)
-            weights[..., first : first + count] = self.attend(self.segments)[0].float().cpu()[..., :count]
-        self.v_pool.copy_(values)
-        every = weights.sum((0, 1))
-        return torch.stack([every[s.base + s.start :][: s.length].sum() for s in segments if s.length is not None])
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_random_steps_agree_with_fp64(build, device, name):
+    """The steps have zero-length segments, slices, requests without segments, and queries that see nothing."""
+    check_steps(build(SETTINGS[name].spec()), SETTINGS[name], range(6 if device == "cpu" else 60), device)
 
 
-class Recorder:
-    """An attention that records the rows of each call."""
-
-    def __init__(self, attention: Any) -> None:
-        self.spec, self.plan, self.rows = attention.spec, attention.plan, []
-        self._attention = attention
-
-    def __call__(self, q: torch.Tensor, *given: Any, **named: Any) -> Any:
-        self.rows.append(len(q))
-        return self._attention(q, *given, **named)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU runs its own family; the emulator searches for races")
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", HOPPER)
+def test_random_steps_of_hopper_agree_with_fp64_and_have_no_races(name):
+    kernel = lazyrope.compile(HOPPER[name].spec(), arch="emu:sm_90a")
+    with lazyrope.emulator.options(races=True):
+        check_steps(kernel, HOPPER[name], range(3), "cpu")
 
 
-def pages_of_all(segments: list[lazyrope.Segment]) -> list[lazyrope.Segment]:
-    return [page for segment in segments for page in pages_of(segment)]
+@pytest.mark.parametrize("arch", [None, "emu:sm_90a"])
+def test_kv_splits_give_terms_of_one_request(build, arch):
+    """One long request is cut into KV splits, in decode and in a chunk; its masses add up to rows times heads."""
+    if arch is not None and torch.cuda.is_available():
+        pytest.skip("the GPU runs its own family")
+    setting = Setting(head_dim=64, page_mass=True, kv_heads=1)
+    kernel = lazyrope.compile(setting.spec(), arch=arch) if arch else build(setting.spec())
+    device = "cuda" if arch is None and torch.cuda.is_available() else "cpu"
+    for tokens in (1, 40):
+        case = documents_case(setting, [1500, 131, 900], tokens, device)
+        mass = check_masses(case, kernel, plan(case, kernel))
+        assert float(mass.sum()) == pytest.approx(tokens * setting.group, rel=1e-3)
 
 
-@pytest.mark.parametrize("page_size", [16, 48])
-@pytest.mark.parametrize("changes", SPECS.values(), ids=SPECS)
-def test_the_mass_is_the_sum_of_the_weights(changes, page_size):
-    problem = Problem(eager.compile(spec_of(**changes)), page_size)
-    pages = pages_of_all(problem.segments)
-    assert [page.length for page in pages] == [16, 16, 8, 16, 7, 16, 16, 16, 16, 6]
-    found = problem.mass(pages).cpu()
-    torch.testing.assert_close(found, problem.expected(pages), atol=1e-5, rtol=1e-4)
-    if "window" in changes or "chunk" in changes:
-        assert found[0] == 0 and found[-1] > 0
-    elif not changes:
-        assert float(found.sum()) == pytest.approx(HEADS * len(POSITIONS), rel=1e-5)
+def test_the_call_without_masses_is_that_of_a_spec_without_them(build, device):
+    setting = SETTINGS["plain"]
+    kernel, other = build(setting.spec()), build(replace(setting, page_mass=False).spec())
+    case = random_case(setting, 8, device)
+    outs = [k(case.q, case.k_pool, case.v_pool, case.plan(k), **case.call_arguments) for k in (kernel, other)]
+    for ours, theirs in zip(*outs, strict=True):
+        assert torch.equal(ours, theirs)
+    check_case(case, kernel)
 
 
-def test_a_question_that_sees_nothing_has_no_mass():
-    problem = Problem(eager.compile(spec_of(mask="sliding_window", window=1)), 16)
-    _, lse = problem.attend(problem.segments)
-    assert lse.isneginf().all()
-    assert (problem.mass(pages_of_all(problem.segments)) == 0).all()
+def test_only_the_last_query_tokens_count(build, device):
+    setting = replace(SETTINGS["plain"], phase="mixed")
+    kernel = build(setting.spec())
+    for seed in (1, 2, 5):
+        case = random_case(setting, seed, device)
+        counted = [max(0, min(len(request.positions), 3 - i)) for i, request in enumerate(case.requests)]
+        check_masses(case, kernel, plan(case, kernel, counted), counted)
+    case.metadata["mass_tokens"].fill_(-7)
+    exact = reference(case, [0] * len(case.requests))
+    assert bool((measure(case, kernel, updated(case, plan(case, kernel)), len(exact)) == 0).all())
 
 
-@pytest.mark.parametrize("rows", [1, 4, 9, 20, 1000])
-def test_calls_that_are_bounded_give_the_same(rows):
-    """The rows of all requests of a call are bounded: less than the question, some pages, or all."""
-    problem = Problem(Recorder(eager.compile(spec_of(sinks=True))), 16)
-    pages = pages_of_all(problem.segments)
-    expected = problem.mass(pages)
-    problem.attention.rows.clear()
-    found = problem.mass(pages, max_bytes=rows * 4 * HEADS * (2 * DIM + 2))
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
-    own, *calls = problem.attention.rows
-    assert own == len(POSITIONS) and max(calls) <= rows
-    assert sum(calls) == 2 * len(POSITIONS) * len(pages), "two measurements"
-    assert len(calls) == 2 * math.ceil(len(POSITIONS) / min(rows, 9)) * math.ceil(len(pages) / max(1, rows // 9))
-
-
-@pytest.mark.parametrize("changes", [{}, SPECS["window and sinks"]], ids=["plain", "window and sinks"])
-def test_kernels_give_the_mass(changes):
-    """The kernels run on a GPU or in the emulator."""
-    spec = spec_of(**changes)
-    problem = Problem(lazyrope.compile(spec, None if HAS_GPU else "emu:sm_80"), 32, torch.bfloat16)
-    pages = pages_of_all(problem.segments)
-    found = problem.mass(pages).cpu()
-    torch.testing.assert_close(found, problem.expected(pages), atol=1e-2, rtol=1e-2)
-    # One object measures questions of any size in turn: its step grows.
-    measure, (_, lse) = PageMass(problem.attention, page_size=32), problem.attend(problem.segments)
-    for first, last in ((0, 2), (0, 10), (3, 4)):
-        question = QuestionPages(spec, POSITIONS, pages[first:last], problem.pages)
-        again = measure(question, problem.q, problem.k_pool, problem.v_pool, lse).cpu()
-        torch.testing.assert_close(again, found[first:last], atol=1e-5, rtol=1e-5)
-
-
-def test_pages_count_from_the_beginning_of_the_document():
-    document = lazyrope.Document(0, 50)
-    assert [(p.start, p.length) for p in pages_of(lazyrope.Segment(document, -7, 20, 25))] == [(20, 12), (32, 13)]
-    assert [(p.start, p.length) for p in pages_of(lazyrope.Segment(document, 5))] == [
-        (0, 16),
-        (16, 16),
-        (32, 16),
-        (48, 2),
+def test_an_updated_step_keeps_nothing_of_its_last_requests(build, device):
+    setting = SETTINGS["window"]
+    kernel = build(setting.spec())
+    cases = [
+        random_case(replace(setting, phase=phase), seed, device) for seed, phase in enumerate(("chunk", "mixed") * 2)
     ]
-    assert [p.base for p in pages_of(lazyrope.Segment(document, -7, 20, 25))] == [-7, -7]
-    assert pages_of(lazyrope.Segment(document, 0, 50)) == []
-    assert len(pages_of(lazyrope.Segment(document, 0), 25)) == 2
+    step = plan(cases[0], kernel, requests=8, segments=300, query_tokens=800, mass_pages=20000)
+    for case in cases:
+        check_masses(case, kernel, updated(case, step))
 
 
-def test_mistakes_are_refused():
-    problem = Problem(eager.compile(spec_of()), 16)
-    with pytest.raises(lazyrope.SpecError, match="positions are empty; the mass is that of at least one query token"):
-        QuestionPages(problem.attention.spec, [], problem.segments, problem.pages)
-    question = QuestionPages(problem.attention.spec, POSITIONS, problem.segments, problem.pages)
-    measure = PageMass(problem.attention)
-    _, lse = problem.attend(problem.segments)
-    with pytest.raises(lazyrope.SpecError, match=r"q has \[2, 4\] tokens and heads; the question has \[9, 4\]"):
-        measure(question, problem.q[:2], problem.k_pool, problem.v_pool, lse)
-    with pytest.raises(lazyrope.SpecError, match=r"lse has \[2, 4\] tokens and heads; the question has \[9, 4\]"):
-        measure(question, problem.q, problem.k_pool, problem.v_pool, lse[:2])
-    nothing = QuestionPages(problem.attention.spec, POSITIONS, [], problem.pages)
-    assert len(measure(nothing, problem.q, problem.k_pool, problem.v_pool, lse)) == 0
+def test_a_batch_numbers_its_pages_and_finds_the_room(build, device):
+    setting = replace(SETTINGS["plain"], page_size=32)
+    kernel = build(setting.spec())
+    case = documents_case(setting, [40, 23, 70], 9, device)
+    pages = case.metadata["pages"]
+    documents = [lazyrope.Document(s.document.first_page, s.document.length) for s in case.requests[0].slices]
+    segments = [lazyrope.Segment(d, s.base) for d, s in zip(documents, case.requests[0].slices, strict=True)]
+    positions = case.requests[0].positions
+    batch = lazyrope.batch([lazyrope.Request(positions, segments)], pages)
+    assert batch.page_indptr == [0, 3, 5, 10]
+    assert batch.mass_pages == 90
+    assert lazyrope.batch([lazyrope.Request(positions, segments, mass_tokens=4)], pages).mass_pages == 40
+    slices = [
+        lazyrope.Segment(documents[0], 0, 20, 12),
+        lazyrope.Segment(documents[0], 0, 40),
+        lazyrope.Segment(documents[2], 0, 30, 4),
+    ]
+    assert lazyrope.batch([lazyrope.Request(0, slices)], pages).page_indptr == [0, 1, 1, 3]
+    for counted in (None, 4):
+        batch = lazyrope.batch([lazyrope.Request(positions, segments, mass_tokens=counted)], pages)
+        step = kernel.plan(batch, page_size=32)
+        assert step.capacity.mass_pages == batch.mass_pages
+        check_masses(case, kernel, step, None if counted is None else [counted])
+
+
+def test_requests_without_room_get_nan(build, device):
+    setting = SETTINGS["plain"]
+    kernel = build(setting.spec())
+    fixture = DocumentFixture(setting, [40, 50, 30], 3, device)
+    case = fixture.case(fixture.queries(3), [in_order(fixture, order, 1) for order in ([0, 1], [2], [0])])
+    exact = reference(case)
+    counts = [len(reference_of) for reference_of in _by_request(case)]
+    step = plan(case, kernel, mass_pages=mass_pages(case) - 1)
+    mass = measure(case, kernel, step, len(exact))
+    assert bool(mass[-counts[-1] :].isnan().all()) and not bool(mass[: -counts[-1]].isnan().any())
+    few = measure(case, kernel, plan(case, kernel), 3)
+    torch.testing.assert_close(few.double(), exact[:3], atol=1e-3, rtol=1e-2)
+
+
+def _by_request(case):
+    from tests.support.page_mass import masses_of
+
+    return [torch.cat(masses_of(w, r)) for w, r in zip(case.weights(), case.requests, strict=True)]
+
+
+def test_a_request_of_a_batch_invariant_spec_has_the_same_masses_in_any_batch(build, device):
+    setting = SETTINGS["batch invariant"]
+    kernel = build(setting.spec())
+    fixture = DocumentFixture(setting, [300, 200], 8, device)
+    order = in_order(fixture, [0, 1], 1)
+    q = fixture.queries(8)
+    masses = [
+        measure(case, kernel, plan(case, kernel), len(reference(case)))
+        for case in (fixture.case(q[:count], [order] * count) for count in (1, 8))
+    ]
+    assert torch.equal(masses[1][: len(masses[0])], masses[0])
+
+
+def test_mistakes_are_refused(build, device):
+    kernel = build(SETTINGS["plain"].spec())
+    case = documents_case(SETTINGS["plain"], [40], 2, device)
+    step, without = plan(case, kernel), case.plan(kernel)
+    arguments = (case.q, case.k_pool, case.v_pool)
+    mass = torch.zeros(3, device=device)
+    with pytest.raises(lazyrope.SpecError, match="the step has no room for the masses: plan it with a capacity"):
+        kernel(*arguments, without, page_mass=mass)
+    for given, why in (
+        (mass.double(), "page_mass .*float64"),
+        (mass[None], r"\[pages of 16 slots\]"),
+        (torch.zeros(6, device=device)[::2], "page_mass"),
+    ):
+        with pytest.raises(lazyrope.SpecError, match=why):
+            kernel(*arguments, step, page_mass=given)
+    out = torch.empty_like(case.q)
+    with pytest.raises(lazyrope.SpecError, match=r"page_mass .*out|out.*page_mass"):
+        kernel(*arguments, step, out=out, page_mass=out.view(torch.float32).flatten()[:3])
+    other = build(replace(SETTINGS["plain"], page_mass=False).spec())
+    with pytest.raises(lazyrope.SpecError, match=r"page_mass is given; the spec has none"):
+        other(*arguments, case.plan(other), page_mass=mass)
+    with pytest.raises(lazyrope.SpecError, match="cascade with page_mass"):
+        replace(SETTINGS["plain"], cascade=True).spec()
+    with pytest.raises(lazyrope.SpecError, match="mass_pages = -1; it must be at least 0"):
+        plan(case, kernel, mass_pages=-1)
+    with pytest.raises(lazyrope.SpecError, match="mass_pages = 4194305 with 8 query heads"):
+        plan(case, kernel, mass_pages=4194305)
+    with pytest.raises(lazyrope.SpecError, match="request 0: mass_tokens = -1; it must be at least 0"):
+        lazyrope.batch([lazyrope.Request(0, [], mass_tokens=-1)], case.metadata["pages"])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_plain_pytorch_gives_the_masses_too(name):
+    setting = replace(SETTINGS[name], page_mass=True)
+    kernel = eager.compile(setting.spec())
+    for seed in range(4):
+        case = random_case(replace(setting, phase=PHASES[seed % 3]), seed, "cpu")
+        counted = None if seed % 2 else [2] * len(case.requests)
+        if counted is not None:
+            case.metadata["mass_tokens"] = torch.tensor(counted, dtype=torch.int32)
+        step = case.plan(kernel)
+        exact = reference(case, counted)
+        assert_masses_close(measure(case, kernel, step, len(exact)), exact, case.q.dtype)
+    few = measure(case, kernel, step, len(exact) // 2)
+    torch.testing.assert_close(few.double(), exact[: len(few)], atol=1e-3, rtol=1e-2)
+    with pytest.raises(lazyrope.SpecError, match="page_mass is given; the spec has none"):
+        other = eager.compile(replace(setting, page_mass=False).spec())
+        measure(case, other, case.plan(other), 1)

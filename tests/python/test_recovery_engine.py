@@ -11,8 +11,7 @@ import torch
 from lazyrope import eager
 from lazyrope.documents import DocumentStore
 from lazyrope.merging import merge
-from lazyrope.page_mass import PageMass, QuestionPages
-from lazyrope.recovery import Composition, PartSegment, PrivateSegment, Recovery, SegmentGroup, compose, recompute
+from lazyrope.recovery import PAGE, Composition, PartSegment, PrivateSegment, Recovery, SegmentGroup, compose, recompute
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
@@ -20,7 +19,9 @@ from tests.support.recovery_mask import Apart, Rows, rows_of
 from tests.support.reference import rotate
 
 LAYERS, HEADS, DIM, VOCABULARY = 2, 2, 64, 50
-SPEC = lazyrope.AttentionSpec(head_dim=DIM, num_q_heads=HEADS, num_kv_heads=HEADS, rope=lazyrope.rope.neox())
+SPEC = lazyrope.AttentionSpec(
+    head_dim=DIM, num_q_heads=HEADS, num_kv_heads=HEADS, rope=lazyrope.rope.neox(), page_mass=True
+)
 
 
 @dataclass
@@ -91,7 +92,6 @@ class OwnEngine:
         self.model = model
         self.store = DocumentStore(SPEC, num_layers=LAYERS, budget="16MiB", dtype=torch.float32, device="cpu")
         self.kernel = eager.compile(SPEC)
-        self.measure = PageMass(self.kernel, page_size=self.store.page_size)
 
     def serve(
         self, prompt: list[int], documents: list[list[int]], recovery: Recovery
@@ -149,17 +149,18 @@ class OwnEngine:
             own = lazyrope.Segment(run, composition.position - tokens, tokens, len(prompt))
             return lazyrope.Request([*before, *positions], [*map(segment_of, segments), own])
 
-        pages = self._pages(composition, stored)
-        question = QuestionPages(SPEC, positions, pages, self.store.pages)
-        self.masses = torch.zeros(len(pages))
-        self._run([prompt], [request_of(0, composition.segments, [])], [run], question)
-        again = recompute(composition, choice.tokens(self.masses.tolist()))
+        question = request_of(0, composition.segments, [])
+        indptr = lazyrope.batch([question], self.store.pages).page_indptr
+        self.masses = torch.zeros(indptr[-1])
+        self._run([prompt], [question], [run], measures=True)
+        masses = self.masses[self._pages(composition, indptr)]
+        again = recompute(composition, choice.tokens(masses.tolist()))
         second = request_of(len(again.tokens), again.segments, again.positions)
         hidden = self._run([[*again.tokens, *prompt]], [second], [run])
         for document in stored:
             self.store.release(document)
         self.store.free(run)
-        return self.masses, hidden, again.indices
+        return masses, hidden, again.indices
 
     def serve_apart(self, prompt: list[int], documents: list[list[int]], recovery: Recovery) -> torch.Tensor:
         """Serves stored documents at level "ape". Returns the states of the prompt."""
@@ -182,13 +183,14 @@ class OwnEngine:
         self.store.free(run)
         return hidden
 
-    def _pages(self, composition: Composition, stored: list[object]) -> list[lazyrope.Segment]:
-        """Returns the pages to choose from. The prompt sees each document as one segment."""
+    def _pages(self, composition: Composition, indptr: list[int]) -> list[int]:
+        """Returns the numbers of the pages to choose from. The prompt sees each document as one segment."""
         prefix = composition.position - sum(composition.choice.lengths)
         found = []
         for page in composition.choice.pages:
-            [s] = [s for s in composition.segments if 0 <= prefix + page.start - s.base < s.length]
-            found.append(lazyrope.Segment(stored[s.part], s.base, prefix + page.start - s.base, len(page)))
+            at = prefix + page.start
+            [(i, s)] = [(i, s) for i, s in enumerate(composition.segments) if 0 <= at - s.base < s.length]
+            found.append(indptr[i] + (at - s.base) // PAGE)
         return found
 
     def _run(
@@ -196,7 +198,7 @@ class OwnEngine:
         texts: list[list[int]],
         requests: list[lazyrope.Request],
         own: list[object],
-        question: QuestionPages | None = None,
+        measures: bool = False,
         group: tuple[SegmentGroup, list[lazyrope.Request]] | None = None,
     ) -> torch.Tensor:
         step = self.kernel.plan(lazyrope.batch(requests, self.store.pages), page_size=self.store.page_size)
@@ -210,13 +212,14 @@ class OwnEngine:
             q, k, v = (split(x @ weight) for weight in layer[:3])
             pools = self.store.k_pool(i), self.store.v_pool(i)
             self.kernel.append(k, v, *pools, writes)  # all keys of the layer are stored before any token attends
-            out, lse = self.kernel(q, *pools, step)
+            mass = torch.empty_like(self.masses) if measures else None
+            out, lse = self.kernel(q, *pools, step, page_mass=mass)
+            if mass is not None:
+                self.masses += mass
             if group is not None:
                 by, apart = group
                 group_step = self.kernel.plan(lazyrope.batch(apart, self.store.pages), page_size=self.store.page_size)
                 out = merge(out, lse, *self.kernel(q / by.temperature, *pools, group_step), by.lse_scale)
-            if question is not None:
-                self.masses += self.measure(question, q, *pools, lse)
             x = x + out.flatten(1) @ layer[3]
         return x
 

@@ -54,7 +54,7 @@ def test_each_case_computes_what_is_not_stored(rows):
         # Only the pass that is measured runs without a graph. The other passes have at most 256 tokens.
         assert row["captured_passes"] == (1 if torch.cuda.is_available() else 0)
         assert (row["gpu"]["num_kernels"] > 0) == torch.cuda.is_available()
-    assert rows["guided"]["host_ms"]["launch the measurement of pages"] > 0
+    assert rows["guided"]["host_ms"]["add up the masses of pages"] > 0
 
     bounds = {name: [limit["bound_us"] for limit in row["limits"]] for name, row in rows.items()}
     assert bounds["none"] == [25e3] and bounds["guided"] == [pytest.approx(0.3 * rows["full"]["us"])]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import lazyrope
 import torch
@@ -73,6 +75,7 @@ class Setting:
     batch_invariant: bool = False
     key_form: str = "local"
     cascade: bool = False
+    page_mass: bool = False
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
@@ -87,6 +90,7 @@ class Setting:
             kv_dtype=self.kv_dtype if self.kv_dtype in FP8 else None,
             batch_invariant=self.batch_invariant,
             cascade=self.cascade,
+            page_mass=self.page_mass,
             **MASK_SIZES.get(self.mask, {}),
             **SCORES[self.scores],
         )
@@ -145,10 +149,19 @@ class Case:
 
     def reference(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns out and lse of the whole step in fp64."""
-        outs, lses, at = [], [], 0
+        outs, lses = zip(*self._of_requests(reference.attention), strict=True)
+        return torch.cat(outs), torch.cat(lses)
+
+    def weights(self) -> list[torch.Tensor]:
+        """Returns the softmax weights of each request, fp64 [tokens, q_heads, keys of all slices]."""
+        return [weights for weights, _ in self._of_requests(reference.softmax)]
+
+    def _of_requests(self, compute: Callable[..., Any]) -> Iterator[Any]:
+        """Yields what a function of the reference computes for each request."""
+        at = 0
         for request in self.requests:
             n = len(request.positions)
-            out, lse = reference.attention(
+            yield compute(
                 self.q[at : at + n],
                 torch.tensor(request.positions, device=self.q.device, dtype=torch.int64),
                 [_reference_segment(s) for s in request.slices],
@@ -165,10 +178,7 @@ class Case:
                 softcap=self.spec.softcap,
                 sinks=self.call_arguments.get("sinks"),
             )
-            outs.append(out)
-            lses.append(lse)
             at += n
-        return torch.cat(outs), torch.cat(lses)
 
 
 def _reference_segment(s: Slice) -> reference.Segment:

@@ -10,6 +10,7 @@ score of a raw query is multiplied by its temperature. A softcap is applied last
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import lazyrope
 import torch
@@ -75,6 +76,20 @@ def temperature_of(temperature: lazyrope.QueryTemperature, positions: torch.Tens
 
 
 def attention(
+    q: torch.Tensor, positions: torch.Tensor, segments: list[Segment], **options: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Computes one request, with the arguments of softmax().
+
+    Returns out, shaped like q, and lse [tokens, q_heads], both fp64. A row that sees neither key nor sink has out 0 and
+    lse -inf.
+    """
+    weights, lse = softmax(q, positions, segments, **options)
+    values = [s.values.double().repeat_interleave(q.shape[1] // s.values.shape[1], dim=1) for s in segments]
+    empty = torch.zeros((0, *q.shape[1:]), dtype=torch.float64, device=q.device)
+    return torch.einsum("thk,khd->thd", weights, torch.cat([empty, *values])), lse
+
+
+def softmax(
     q: torch.Tensor,
     positions: torch.Tensor,
     segments: list[Segment],
@@ -92,15 +107,14 @@ def attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes one request. q is [tokens, q_heads, head_dim], positions are [tokens], and sinks, if given, [q_heads].
+    """Computes the weights of one request.
 
-    Returns out, shaped like q, and lse [tokens, q_heads], both fp64. A row that sees neither key nor sink has out 0 and
-    lse -inf.
+    q is [tokens, q_heads, head_dim], positions are [tokens], and sinks, if given, [q_heads]. Returns the weights of the
+    keys of all segments, [tokens, q_heads, keys], and lse [tokens, q_heads], both fp64.
     """
-    tokens, heads, head_dim = q.shape
-    empty = {"dtype": torch.float64, "device": q.device}
-    sink = torch.full((heads,), -torch.inf, **empty) if sinks is None else sinks.double()
-    scores, values = [sink[None, :, None].expand(tokens, heads, 1)], [torch.zeros((1, heads, head_dim), **empty)]
+    tokens, heads, _ = q.shape
+    sink = torch.full((heads,), -torch.inf, dtype=torch.float64, device=q.device) if sinks is None else sinks.double()
+    scores = [sink[None, :, None].expand(tokens, heads, 1)]
     for s in segments:
         group = heads // s.keys.shape[1]
         base = 0 if keys_raw else s.base
@@ -123,8 +137,6 @@ def attention(
         )
         seen = visible(mask, mask_size, positions, key_positions)
         scores.append(score.masked_fill(~seen[:, None, :], -torch.inf))
-        values.append(s.values.double().repeat_interleave(group, dim=1))
     score = torch.cat(scores, dim=-1)
     lse = torch.logsumexp(score, dim=-1)
-    weights = torch.exp(score - lse[..., None]).nan_to_num(0.0)
-    return torch.einsum("thk,khd->thd", weights, torch.cat(values)), lse
+    return torch.exp(score[..., 1:] - lse[..., None]).nan_to_num(0.0), lse

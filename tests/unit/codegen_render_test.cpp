@@ -42,8 +42,15 @@ KernelSpec cascade_spec() {
   spec.cascade = true;
   return spec;
 }
+KernelSpec page_mass_spec() {
+  KernelSpec spec = base_spec();
+  spec.page_mass = true;
+  return spec;
+}
 // Returns a spec that has a kernel of this kind on sm_90a.
 KernelSpec spec_with(KernelKind kind) {
+  if (kind == KernelKind::kPlanPageMass || kind == KernelKind::kSumPageMass)
+    return page_mass_spec();
   const bool is_of_cascade = kind >= KernelKind::kShare && kind <= KernelKind::kCombineShared;
   return is_of_cascade ? cascade_spec() : raw_keys_spec();
 }
@@ -189,6 +196,24 @@ TEST(RotatedKeys, OtherSpecsHaveNoKernelsForThem) {
         {"kernel " + std::string(to_string(kind)), "has none on sm_90a (key_form = \"local\")"}));
     EXPECT_TRUE(throws<SpecError>([&] { render_for(kind, raw_keys_spec(), "sm_100"); },
                                   {"has none on sm_100", "family sm90a"}));
+  }
+}
+
+TEST(PageMass, OtherSpecsHaveNoKernelsForIt) {
+  for (const KernelKind kind : {KernelKind::kPlanPageMass, KernelKind::kSumPageMass})
+    EXPECT_TRUE(throws<SpecError>(
+        [&] { render_for(kind, base_spec()); },
+        {"kernel " + std::string(to_string(kind)), "specs with page_mass have it"}));
+}
+
+TEST(PageMass, OnlySpecsThatHaveItRenderItsText) {
+  for (const KernelKind kind :
+       {KernelKind::kPlan, KernelKind::kAttendDecode, KernelKind::kAttendPrefill}) {
+    const std::string with = render_for(kind, page_mass_spec()).source;
+    const std::string without = render_for(kind, base_spec()).source;
+    EXPECT_NE(with.find("ops/page_mass/measured.cuh"), std::string::npos) << to_string(kind);
+    EXPECT_EQ(without.find("ops/page_mass/measured.cuh"), std::string::npos) << to_string(kind);
+    EXPECT_NE(without.find("kMeasuresPageMass = false;"), std::string::npos) << to_string(kind);
   }
 }
 

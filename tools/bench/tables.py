@@ -7,6 +7,7 @@ from lazyrope.bench import tables as user
 from tools.bench.breadth import breadth
 from tools.bench.decode import DECODE, sweep
 from tools.bench.limits import MeanLimit
+from tools.bench.mass import mass
 from tools.bench.prefill import MEANS, PREFILL
 from tools.bench.ropes import ropes
 from tools.bench.shapes import of_user
@@ -19,6 +20,7 @@ TABLES = {
     "breadth": breadth(),
     "ropes": ropes(),
     "shared": shared(),
+    "mass": mass(),
     "all": [of_user(shape) for shape in user.TABLES["all"]],
 }
 

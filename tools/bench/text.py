@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from lazyrope.bench.rows import Row
 
+# Options of the spec that a row may have.
+SCORES = ("window", "chunk", "softcap", "sinks", "temperature", "key_form", "batch_invariant", "cascade", "page_mass")
+
 
 def row_text(row: Row) -> str:
     """Returns the row's shape, its time and quartiles, its rate, and the times measured with it."""
@@ -23,11 +26,7 @@ def shape_text(row: Row) -> str:
     heads = f"{row['heads'][0]}/{row['heads'][1]}x{row['head_dim']}"
     context = f"{row['first_context']} and {row['context']}" if "first_context" in row else str(row["context"])
     kv_dtype = f", {row['kv_dtype']}" if row["kv_dtype"] != row["dtype"] else ""
-    scores = "".join(
-        f", {name} {row[name]}"
-        for name in ("window", "chunk", "softcap", "sinks", "temperature", "key_form", "batch_invariant", "cascade")
-        if name in row
-    )
+    scores = "".join(f", {name} {row[name]}" for name in SCORES if name in row)
     about = "about " if "ragged" in row else ""
     documents = f"documents of {about}{row['doc_tokens']}"
     first = f", {row['first_tokens']} of the first" if "first_tokens" in row else ""

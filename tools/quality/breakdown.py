@@ -20,7 +20,7 @@ import torch
 from lazyrope.transformers import passes
 from lazyrope.transformers.engine import Engine
 from lazyrope.transformers.layout import Guide
-from lazyrope.transformers.measuring import Measurement
+from lazyrope.transformers.measuring import Meter
 from lazyrope.transformers.work import Work
 from torch.profiler import ProfilerActivity, profile
 
@@ -36,7 +36,7 @@ SPANS: tuple[tuple[Any, str, str], ...] = (
     (passes._Graph, "run", REPLAY),
     (passes._Graph, "_capture", "capture"),
     (passes.Runner, "run", "launch the rest, wait"),
-    (Measurement, "add", "launch the measurement of pages"),
+    (Meter, "end_layer", "add up the masses of pages"),
     (Guide, "choose", "choose pages"),
     (Engine, "_finish_pass", "finish the pass"),
 )

@@ -77,7 +77,11 @@ class Requests:
         self.kernel = bench.compile(shape)
         is_raw = self.kernel.spec.key_form == "raw"
         rotated = sum(16 * math.ceil(length / 16) for length in documents) if is_raw else 0
-        capacity = lazyrope.StepCapacity(len(tokens), len(documents), len(position), max(tokens), rotated)
+        self.num_mass_pages = sum(math.ceil(length / 16) for length in documents)
+        masses = sum(
+            own * math.ceil(length / 16) for own, request in zip(tokens, requests, strict=True) for length in request
+        )
+        capacity = lazyrope.StepCapacity(len(tokens), len(documents), len(position), max(tokens), rotated, masses)
         self.step = self.kernel.plan(**self.metadata, page_size=shape.page_size, capacity=capacity)
 
     def update(self) -> None:
@@ -94,14 +98,18 @@ class LazyAttention(Requests):
         self.q = bench.random(tokens, heads, shape.head_dim, dtype=shape.dtype)
         self.out = bench.empty(tokens, heads, shape.head_dim, dtype=shape.dtype)
         self.lse = bench.empty(tokens, heads, dtype="float32")
-        self.sinks = bench.random(heads, dtype="float32") if self.kernel.spec.sinks else None
+        self.given: dict[str, Any] = {"out": self.out, "lse": self.lse}
+        if self.kernel.spec.sinks:
+            self.given["sinks"] = bench.random(heads, dtype="float32")
+        if self.kernel.spec.page_mass:
+            self.given["page_mass"] = bench.empty(self.num_mass_pages, dtype="float32")
 
     def plan_and_attend(self) -> None:
         self.update()
         self.attend()
 
     def attend(self) -> None:
-        self.kernel(self.q, self.k_pool, self.v_pool, self.step, out=self.out, lse=self.lse, sinks=self.sinks)
+        self.kernel(self.q, self.k_pool, self.v_pool, self.step, **self.given)
 
 
 def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Shape] | None = None) -> Row:

@@ -89,9 +89,9 @@ def attach(
             the first. Those of "first_page" are stored for requests with the same documents before this one.
         share: The share of all tokens of the documents that "guided" computes again, 0 to 1, including overlay_tokens.
             Each request computes them into its own pages, which the budget bounds, too.
-        question_tokens: The last tokens of the prompt whose attention chooses the pages of "guided". More tokens take
-            more time: :mod:`lazyrope.page_mass` says what a measurement costs. Its memory is not part of the budget: at
-            most 256 MiB of queries and results, and a step for each kind of layers.
+        question_tokens: The last tokens of the prompt whose attention chooses the pages of "guided". The measurement's
+            memory is not part of the budget: 4 bytes for each of these tokens, page of 16 tokens and query head, and
+            for each kind of layers.
         attention_temperature: The number by which "ape" divides the scores of prompts and of new tokens with documents,
             greater than 0. It sharpens attention, and has nothing to do with the temperature of sampled tokens.
         lse_scale: The factor of the log-sum-exp of these scores, greater than 0, before the attention to documents is

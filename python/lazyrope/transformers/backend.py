@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from .._core import AttentionSpec, LayerGroup
@@ -49,6 +50,7 @@ class Backend:
         scales: Sequence[tuple[Tensor, Tensor]] | None,
     ) -> None:
         self.kernels = tuple(compiled(group.spec) for group in groups)
+        self._compiled = compiled
         self.store = store
         self.arch: str = self.kernels[0].attention.arch
         self._group = {layer: i for i, group in enumerate(groups) for layer in group.layers}
@@ -59,6 +61,16 @@ class Backend:
     def spec(self) -> AttentionSpec:
         """The spec of layer 0. Heads, head_dim and dtypes are those of all layers."""
         return self.kernels[self.group_of(0)].spec
+
+    @cached_property
+    def measuring(self) -> tuple[Any, ...]:
+        """The attention of each group of layers that also gives the mass of pages. First use compiles them.
+
+        They share no segments between requests, because a cascade gives no masses.
+        """
+        changes = {"cascade": False, "page_mass": True}
+        specs = [AttentionSpec(**(kernels.spec.__getstate__() | changes)) for kernels in self.kernels]
+        return tuple(self._compiled(spec).attention for spec in specs)
 
     def group_of(self, layer: int) -> int:
         """Returns the index in :attr:`kernels` of the layer's kernels."""

@@ -33,6 +33,9 @@ from .progress import Progress
 from .work import Job, Work
 
 Tensor = Any
+# The pairs of a question's token and a page that one pass measures, unless one request alone has more. Each takes
+# 4 bytes for each query head.
+MAX_MASS_PAGES = 1 << 20
 
 
 class Engine:
@@ -442,6 +445,7 @@ class Engine:
         work = Work()
         sampled: list[Generation | None] = []
         left = self.max_pass_tokens - len(self._running)
+        measured = 0  # pairs of a token and a page
         planned: dict[int, int] = {}  # tokens of each job in this pass
 
         def add(job: Job, budget: int) -> int:
@@ -469,7 +473,10 @@ class Engine:
             if any(job.left > planned.get(id(job), 0) for job in generation._fills):
                 continue
             if generation._guide is not None:  # the prompt runs once more after this
-                left -= add(generation._guide.job, left)
+                job = generation._guide.job
+                if measured == 0 or measured + job.mass_pages <= MAX_MASS_PAGES:
+                    measured += job.mass_pages
+                    left -= add(job, left)
                 continue
             own = generation._own
             # Each running request has one token reserved, so that a long prefill does not stop requests that decode.

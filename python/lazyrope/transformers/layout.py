@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from .. import _batch
 from ..documents import Document, PageRun
 from ..errors import SpecError
-from ..recovery import Composition, Part, PartSegment, PrivateSegment, Recovery, recompute
+from ..recovery import PAGE, Composition, Part, PartSegment, PrivateSegment, Recovery, recompute
 from .work import Group, Job, Move, Question, Segment, private_segment
 
 
@@ -168,16 +167,19 @@ class Guide:
         self._layout.guide = None
 
 
-def _pages(parts: RequestParts) -> list[_batch.Segment]:
-    """Returns the pages that the request's choice chooses from, as the prompt sees them."""
+def _pages(parts: RequestParts) -> list[tuple[int, int]]:
+    """Returns the pages that the request's choice chooses from, as a question has them.
+
+    The prompt sees each document as one segment, from its first token on.
+    """
     composition = parts.composition
     assert composition.choice is not None
     found = []
     for part, base, text in zip(composition.documents, parts.bases, parts.texts, strict=True):
-        assert part is not None
+        [segment] = [i for i, seen in enumerate(composition.segments) if seen.part == part]
         first = base - len(parts.prefix)  # the number of the document's first token among those of all documents
         found += [
-            _batch.Segment(parts.stored[part], base, page.start - first, len(page))
+            (segment, (page.start - first) // PAGE)
             for page in composition.choice.pages
             if first <= page.start < first + len(text)
         ]

@@ -2,70 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
-from ..page_mass import PageMass, QuestionPages
-from .backend import Backend
-from .work import Job, Work
+import torch
+
+from .work import Packed, Work
 
 Tensor = Any
 
 
 class Meter:
-    """Measures the questions of passes, one pass after the other."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    @cached_property
-    def masses(self) -> list[PageMass]:
-        """The measurement by each group of layers: the plan of its steps depends on the mask."""
-        return [PageMass(kernels.attention, page_size=self.backend.store.page_size) for kernels in self.backend.kernels]
-
-    def of(self, work: Work) -> Iterator[Measurement]:
-        """Yields a measurement for each job of a pass that has tokens of a question."""
-        at = 0
-        for job, n in work.rows:
-            rows = job.measured(n)
-            if job.question is not None and rows:
-                yield Measurement(self, job, at, rows)
-            at += n
-
-
-class Measurement:
-    """Adds up the mass of a question's pages over the layers of one pass.
+    """Adds up the masses of the pages of one pass over its layers.
 
     Args:
-        meter: The measurements by each group of layers.
-        job: The job with the question. The pass has not counted its tokens as done yet.
-        first: The row in the pass of the job's next token.
-        rows: The tokens whose attention counts, from the job's next one on.
+        work: The work of the pass. The pass has not counted its tokens as done yet.
+        packed: The same work, packed.
+        device: The device of the pass.
     """
 
-    def __init__(self, meter: Meter, job: Job, first: int, rows: range) -> None:
-        assert job.question is not None
-        self._meter = meter
-        self._question = job.question
-        self._rows = slice(first + rows.start, first + rows.stop)
-        positions = list(job.next_positions(rows.stop)[rows.start :])
-        backend = meter.backend
-        self._pages = QuestionPages(backend.spec, positions, job.question.pages, backend.store.pages)
+    def __init__(self, work: Work, packed: Packed, device: Any) -> None:
+        assert packed.masses is not None
+        self._work = work
+        self._masses = packed.masses
+        # All requests of an engine have the same number of layers.
+        self._layers = next(job.question.layers for job, _ in work.rows if job.question is not None)
+        self._of_layer = torch.empty(self._masses.page_indptr[-1], dtype=torch.float32, device=device)
+        self._sum = torch.zeros_like(self._of_layer)
 
-    def add(self, layer: int, q: Tensor, lse: Tensor) -> None:
-        """Adds the masses in one layer, after its keys are stored.
+    def begin_layer(self) -> Tensor:
+        """Returns the tensor that the next layer's attention fills with the masses of all pages."""
+        return self._of_layer
 
-        Args:
-            layer: The layer's number.
-            q: The queries of all rows of the pass, [rows, num_q_heads, head_dim].
-            lse: The log-sum-exp of these rows, float32 [rows, num_q_heads].
-        """
-        question = self._question
-        if question.layers is not None and layer >= question.layers:
-            return
-        backend, rows = self._meter.backend, self._rows
-        measure = self._meter.masses[backend.group_of(layer)]
-        pools = backend.store.k_pool(layer), backend.store.v_pool(layer)
-        mass = measure(self._pages, q[rows], *pools, lse[rows], **backend.scales_of(layer))
-        question.mass = mass if question.mass is None else question.mass + mass
+    def end_layer(self, layer: int) -> None:
+        """Adds the masses of a layer to those of the layers before, if its attention counts."""
+        if self._layers is None or layer < self._layers:
+            self._sum += self._of_layer
+
+    def finish(self) -> None:
+        """Gives the questions the masses of their pages, after the last layer."""
+        indptr = self._masses.page_indptr
+        for (job, n), first in zip(self._work.rows, self._masses.first_segments, strict=True):
+            question = job.question
+            if question is None or not job.measured(n):
+                continue
+            at = [indptr[first + segment] + page for segment, page in question.pages]
+            mass = self._sum[torch.tensor(at, dtype=torch.int64).to(self._sum.device)]
+            question.mass = mass if question.mass is None else question.mass + mass

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
-from functools import cache
+from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..documents import DocumentStore
 from .backend import Backend
 from .grouping import GroupedAttention
 from .hook import AttentionCall, attending
-from .measuring import Measurement, Meter
+from .measuring import Meter
 from .progress import Progress
 from .work import SEGMENTS, SPANS, Packed, Work, pack
 
@@ -43,13 +43,16 @@ class _GrowingStep:
 
     def update(self, packed: Packed, views: dict[str, Tensor], which: str = "segments") -> None:
         """Refills the step with the segments of the pass, or with those of its groups, which are "group"."""
-        segments = Segments(**{name: views[f"{which}.{name}"] for name in SEGMENTS})
+        masses = packed.masses if which == "segments" else None
+        names = SEGMENTS if masses is None else (*SEGMENTS, "mass_tokens")
+        segments = Segments(**{name: views[f"{which}.{name}"] for name in names})
         tensors = (views["q_indptr"], views["q_position"], segments, self._store.pages)
         needed = StepCapacity(
             requests=packed.size("q_indptr") - 1,
             segments=packed.size(f"{which}.base"),
             query_tokens=packed.size("q_position"),
             tokens_per_request=packed.max_rows,
+            mass_pages=0 if masses is None else masses.room,
         )
         if self.step is None or not _holds(self._capacity, needed):
             self._capacity = _grown(self._capacity, needed)
@@ -97,20 +100,26 @@ def _power_of_two(n: int) -> int:
 
 
 class Pass:
-    """The attention of one pass. It implements :class:`lazyrope.transformers.hook.Layers`."""
+    """The attention of one pass. It implements :class:`lazyrope.transformers.hook.Layers`.
 
-    def __init__(self, backend: Backend, least: StepCapacity = MIN_CAPACITY) -> None:
+    Args:
+        backend: The kernels of all layers.
+        least: The least capacity of the steps.
+        measures: True for passes that measure the attention of questions.
+    """
+
+    def __init__(self, backend: Backend, least: StepCapacity = MIN_CAPACITY, *, measures: bool = False) -> None:
         self._backend = backend
+        self._attentions = backend.measuring if measures else [kernels.attention for kernels in backend.kernels]
         # The plan of a step depends on the mask, so each group of layers has a step.
-        self._arguments = [_GrowingStep(kernels.attention, backend.store, least) for kernels in backend.kernels]
+        self._arguments = [_GrowingStep(attention, backend.store, least) for attention in self._attentions]
         first = backend.kernels[0].attention
         self._append, self._source, self._target = (_GrowingAppend(first, backend.store) for _ in range(3))
         self._moves = False
         self._grouped = GroupedAttention(backend, least.query_tokens)
         self._group_steps = [_GrowingStep(kernels.attention, backend.store, least) for kernels in backend.kernels]
         self._has_groups = False
-        self._meter = Meter(backend)
-        self._measurements: list[Measurement] = []
+        self._meter: Meter | None = None
         self.out: Tensor | None = None
         self.after_layer: Callable[[], object] | None = None
 
@@ -128,7 +137,7 @@ class Pass:
             for step in self._group_steps:
                 step.update(packed, views, "group")
             self._grouped.update(views)
-        self._measurements = list(self._meter.of(work))
+        self._meter = None if packed.masses is None else Meter(work, packed, self._backend.store.device)
 
     @property
     def steps(self) -> tuple[Any, ...]:
@@ -141,25 +150,30 @@ class Pass:
         backend = self._backend
         backend.check(layer, call)
         group = backend.group_of(layer)
-        kernels, step = backend.kernels[group], self._arguments[group].step
+        kernels, attention, step = backend.kernels[group], self._attentions[group], self._arguments[group].step
         pools = backend.store.k_pool(layer), backend.store.v_pool(layer)
         scales = backend.scales_of(layer)
         sinks = None if call.sinks is None else call.sinks.float()
         kernels.attention.append(k, v, *pools, self._append.step, **scales)
         if self._moves:
             kernels.reposition(*pools, self._source.step, self._target.step)
-        measures = bool(self._measurements)
-        given = self._grouped.lse_of_rest(q) if self._has_groups else None
-        out, lse = kernels.attention(
-            q, *pools, step, out=self.out, lse=given, return_lse=measures or self._has_groups, sinks=sinks, **scales
+        masses = {} if self._meter is None else {"page_mass": self._meter.begin_layer()}
+        rest_lse = self._grouped.lse_of_rest(q) if self._has_groups else None
+        out, lse = attention(
+            q, *pools, step, out=self.out, lse=rest_lse, return_lse=self._has_groups, sinks=sinks, **scales, **masses
         )
+        if self._meter is not None:
+            self._meter.end_layer(layer)
         if self._has_groups:
             out = self._grouped.merged(kernels.attention, self._group_steps[group].step, q, pools, out, lse, scales)
-        for measurement in self._measurements:
-            measurement.add(layer, q, lse)
         if self.after_layer is not None:
             self.after_layer()
         return out
+
+    def finish(self) -> None:
+        """Gives questions what the pass has measured, after the last layer."""
+        if self._meter is not None:
+            self._meter.finish()
 
 
 class Runner:
@@ -175,6 +189,10 @@ class Runner:
         self._pass = Pass(backend)
         self._graphs = _Graphs(backend, model.dtype, max_graph_tokens) if cuda_graphs else None
 
+    @cached_property
+    def _measuring_pass(self) -> Pass:
+        return Pass(self.backend, measures=True)
+
     def run(self, work: Work, temperatures: list[float]) -> list[int]:
         """Runs a pass and returns, for each job, the token after its last one in the pass."""
         # PyTorch takes streams and graphs of the current device.
@@ -188,12 +206,14 @@ class Runner:
         # A captured pass serves any temperature, so it always draws noise.
         if self._graphs is not None and (graph := self._graphs.of(work, packed.max_rows)) is not None:
             return graph.run(self, work, packed, views, temperature)
-        self._pass.update(packed, views, work)
+        layers = self._pass if packed.masses is None else self._measuring_pass
+        layers.update(packed, views, work)
         with self._progress.layers(work.num_tokens, self.model.config.num_hidden_layers) as after_layer:
-            self._pass.after_layer = after_layer
+            layers.after_layer = after_layer
             with _storing_hidden(self.model.base_model, work):
                 rows = torch.cat([views["last"], views["kept"]]) if packed.size("kept") else views["last"]
-                logits = self.logits(views["ids"], views["positions"], rows, self._pass)
+                logits = self.logits(views["ids"], views["positions"], rows, layers)
+        layers.finish()
         _store_logits(work, logits[len(work.rows) :])
         chosen = self.sample(logits[: len(work.rows)], temperature if any(temperatures) else None)
         return [int(token) for token in chosen.tolist()]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy
 
-from .. import _batch
-from ..recovery import runs_of
+from ..recovery import PAGE, runs_of
 
 Tensor = Any
 
@@ -28,17 +27,18 @@ class Segment:
 
 @dataclass
 class Question:
-    """The measurement of a job's attention to pages of the documents that it sees (:mod:`lazyrope.page_mass`).
+    """The measurement of a job's attention to pages of the documents that it sees, as recovery has them.
 
     Attributes:
-        pages: The pages.
+        pages: The pages: for each the index of a segment of the job, whose first token begins a page, and the number of
+            the page in that segment.
         first: The index of the first token of the job whose attention counts.
         layers: The first layers of the model whose attention counts, or None for all.
         mass: The mass of each page, summed over tokens, query heads and layers so far: float32 [pages]. None before the
             first pass.
     """
 
-    pages: Sequence[_batch.Segment]
+    pages: Sequence[tuple[int, int]]
     first: int
     layers: int | None = None
     mass: Tensor | None = None
@@ -108,6 +108,14 @@ class Job:
         """Returns which of the next n tokens have attention that is measured, counted from the first of them."""
         return range(n if self.question is None else min(n, max(0, self.question.first - self.done)), n)
 
+    @property
+    def mass_pages(self) -> int:
+        """At most so many pairs of a token of the question and a page have a mass in one pass."""
+        if self.question is None:
+            return 0
+        pages = sum(segment.length // PAGE + 2 for segment in self.segments) + len(self.tokens) // PAGE + 2
+        return (len(self.tokens) - self.question.first) * pages
+
     def next_positions(self, n: int) -> Sequence[int]:
         """Returns the logical positions of the next n tokens."""
         if self.positions is not None:
@@ -141,10 +149,30 @@ class Work:
         """True if a job attends to a group of segments apart."""
         return any(job.group is not None for job, _ in self.rows)
 
+    @property
+    def measures(self) -> bool:
+        """True if the pass has tokens of a question whose attention to pages is measured."""
+        return any(job.question is not None and len(job.measured(n)) > 0 for job, n in self.rows)
+
 
 # The arrays of a pass, in the order in which they are packed.
 SEGMENTS = ("indptr", "base", "start", "length", "first_page", "lead")
 SPANS = ("indptr", "start", "first_page", "lead")
+
+
+@dataclass(frozen=True)
+class Masses:
+    """The pages of a pass whose attention mass is measured.
+
+    Attributes:
+        page_indptr: The place of each segment's first page among all pages, and the number of all pages.
+        first_segments: The first segment of each job.
+        room: The capacity of a step that has room for the masses: tokens of questions times pages.
+    """
+
+    page_indptr: list[int]
+    first_segments: list[int]
+    room: int
 
 
 @dataclass(frozen=True)
@@ -155,11 +183,13 @@ class Packed:
         data: The array.
         at: The slice of each array in data, by its name.
         max_rows: The most tokens of one job.
+        masses: The pages whose attention mass is measured, or None.
     """
 
     data: numpy.ndarray[Any, numpy.dtype[numpy.int32]]
     at: dict[str, slice]
     max_rows: int
+    masses: Masses | None = None
 
     def views(self, data: Tensor) -> dict[str, Tensor]:
         """Returns the arrays as views of data, a copy of the packed array on a device."""
@@ -174,11 +204,17 @@ def pack(work: Work, page_size: int) -> Packed:
     """Packs the metadata of a pass.
 
     Its arrays are "ids", "positions", "last" (the last row of each job), "kept" (the rows whose logits are kept),
-    "q_indptr", "q_position", "segments.*", "append.*" and, if there are moves, "source.*" and "target.*". If there are
-    groups of segments, "group.*" are the columns of these segments and, for each token, "group.inverse_temperature" and
-    "group.lse_scale": the bits of float32. Both are 1 for a token without a group.
+    "q_indptr", "q_position", "segments.*", "append.*" and, if there are moves, "source.*" and "target.*". In a pass
+    that measures attention, the segments have "mass_tokens". If there are groups of segments, "group.*" are the columns
+    of these segments and, for each token, "group.inverse_temperature" and "group.lse_scale": the bits of float32. Both
+    are 1 for a token without a group.
     """
     arrays = _rows(work.rows, page_size)
+    masses = None
+    if work.measures:
+        counted = [0 if job.question is None else len(job.measured(n)) for job, n in work.rows]
+        arrays["segments.mass_tokens"] = counted
+        masses = _masses(arrays, counted)
     if work.has_groups:
         arrays |= _groups(work.rows)
     if work.moves:
@@ -190,7 +226,7 @@ def pack(work: Work, page_size: int) -> Packed:
         at[name] = slice(end, end + len(values))
         end += len(values)
     data = numpy.concatenate([numpy.asarray(values, dtype=numpy.int32) for values in arrays.values()])
-    return Packed(data, at, max((n for _, n in work.rows), default=0))
+    return Packed(data, at, max((n for _, n in work.rows), default=0), masses)
 
 
 def _rows(rows: list[tuple[Job, int]], page_size: int) -> dict[str, Sequence[int]]:
@@ -238,6 +274,15 @@ def _columns(name: str, indptr: Sequence[int], segments: Sequence[Segment]) -> d
         f"{name}.{column}": values
         for column, values in zip(SEGMENTS, (indptr, *(columns or [()] * (len(SEGMENTS) - 1))), strict=True)
     }
+
+
+def _masses(arrays: dict[str, Sequence[int]], counted: Sequence[int]) -> Masses:
+    """Numbers the pages of a pass of which each job has so many tokens of a question."""
+    columns = zip(arrays["segments.lead"], arrays["segments.length"], strict=True)
+    pages = [-(-(lead % PAGE + length) // PAGE) if length else 0 for lead, length in columns]
+    page_indptr, spans = _indptr(pages), arrays["segments.indptr"]
+    of_jobs = [page_indptr[end] - page_indptr[begin] for begin, end in pairwise(spans)]
+    return Masses(page_indptr, list(spans[:-1]), sum(n * count for n, count in zip(counted, of_jobs, strict=True)))
 
 
 def _own(job: Job, n: int, page_size: int) -> list[Segment]:

@@ -52,6 +52,7 @@
 
 #include "abi/shared_layout.h"
 #include "ops/mask_scores.cuh"
+#include "ops/page_mass.cuh"
 #include "ops/rotate.cuh"
 #include "ops/rotate_keys.cuh"
 #include "ops/sinks.cuh"
@@ -88,7 +89,7 @@ class Sm80Decode {
   static constexpr bool kHasRegisters = kRowTiles * kHeadDim <= 128;
   static_assert(!Product::kWidens);
   using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
-  using Table = BlockTable<Mask, kKeys>;
+  using Table = BlockTable<Mask, kKeys, 2, Spec::kMeasuresPageMass>;
   using Record = PartialRecord<kHeadDim>;
   // resolve_ahead() looks up a window when a quarter of the previous window has been read. The ring
   // must not issue blocks of the window before then.
@@ -199,6 +200,10 @@ class Sm80Decode {
       issue(table, ring, pages, 2 * block + kTiles - 1);
       float weights[kRowTiles][kKeyTiles][4];
       softmax_step(weights, info, rotated.queries, keys(rotate_if_raw(ring.take(), info)));
+      if constexpr (Spec::kMeasuresPageMass)
+        PageMass<Spec>(params_.page_mass)
+            .store_rows(weights, softmax_, rows_of_head(work_tile().rows(), head()), 0, num_rows(),
+                        {table.first_run(block), runs_before<kKeys>(info.end)});
       ring.wait();
       issue(table, ring, pages, 2 * block + kTiles);
       Product::multiply_weight_value(acc_o_, weights, values(ring.take()));

@@ -40,6 +40,7 @@
 
 #include "abi/shared_layout.h"
 #include "ops/mask_scores.cuh"
+#include "ops/page_mass.cuh"
 #include "ops/rotate.cuh"
 #include "ops/rotate_keys.cuh"
 #include "ops/sinks.cuh"
@@ -71,7 +72,7 @@ class Sm80Prefill {
   static constexpr int kColumnTiles = Product::kColumnTiles;
   using RingTeam = Team<Shape::kWarpsM * kWarpThreads>;
   using Ring = KvRing<RingTeam, typename Product::StoredTile, kBlockKeys, kStages>;
-  using Table = BlockTable<Mask, kBlockKeys>;
+  using Table = BlockTable<Mask, kBlockKeys, 2, Spec::kMeasuresPageMass>;
   using Record = PartialRecord<kHeadDim>;
   // A window is resolved kWindow blocks before its first block is read. That block is issued
   // kStages - 1 blocks before it is read, and page numbers arrive within kStages - 1 blocks.
@@ -143,7 +144,7 @@ class Sm80Prefill {
       base = block_base;
 #pragma unroll 1
       for (int32 key = 0; key < kBlockKeys; key += Shape::kMmaN)
-        attend_keys(table.info(block), keys_of(ring, block), values_of(ring, block), key);
+        attend_keys(table, block, keys_of(ring, block), values_of(ring, block), key);
     }
     softmax_.finish();
   }
@@ -243,8 +244,9 @@ class Sm80Prefill {
   }
 
   // Computes the warp's rows against keys `key` to key + kMmaN - 1 of a block.
-  LAZYROPE_DEVICE void attend_keys(const BlockInfo& info, SharedPtr keys, SharedPtr values,
-                                   int32 key) {
+  LAZYROPE_DEVICE void attend_keys(const Table& table, int32 block, SharedPtr keys,
+                                   SharedPtr values, int32 key) {
+    const BlockInfo info = table.info(block);
     const int32 begin = info.begin - key;
     const int32 end = info.end - key;
     if (end <= 0 || begin >= Shape::kMmaN) return;
@@ -258,6 +260,11 @@ class Sm80Prefill {
         !all_visible<Mask>(position_range(), position, position + Shape::kMmaN - 1))
       mask_scores<Mask>(scores, positions(), position, begin, end);
     softmax_.softmax_step(scores, acc_o_, scale);
+    if constexpr (Spec::kMeasuresPageMass)
+      PageMass<Spec>(params_.page_mass)
+          .store_rows(scores, softmax_, work_tile().rows(), first_row(),
+                      work_tile().extent().num_rows,
+                      {table.first_run(block) + key / kRunSlots, runs_before<Shape::kMmaN>(end)});
     Product::multiply_weight_value(
         acc_o_, scores, KvTile::fragment(values, lane_index()) + key * KvTile::kRowBytes);
   }

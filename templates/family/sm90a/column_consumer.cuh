@@ -24,6 +24,7 @@
 #include "family/sm90a/consumer_pipelines.cuh"
 #include "isa/bulk_copy.cuh"
 #include "ops/exchange.cuh"
+#include "ops/page_mass.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
@@ -126,6 +127,7 @@ class ColumnConsumer {
 #pragma unroll 1
     while (true) {
       compute_weights(scores, query_positions, info);
+      if constexpr (Spec::kMeasuresPageMass) store_page_mass(scores, work_tile, table, block, info);
       // The loop also multiplies the last block's values, because the instruction cache has the
       // loop's code.
       const bool is_last = block == last;
@@ -193,6 +195,17 @@ class ColumnConsumer {
     if (softmax_step(scores, query_positions, info, factor)) rescale(factor);
     store_weights(scores);
     Team::sync();
+  }
+
+  // Stores the weights of each run of a block. Each warp has those of one run.
+  LAZYROPE_DEVICE void store_page_mass(const Accumulator& weights, WorkTilePtr work_tile,
+                                       const Table& table, int32 block,
+                                       const BlockInfo& info) const {
+    PageMass<Spec>(params_.page_mass)
+        .template store_columns<Memory::kHeadRows>(
+            weights, softmax_, rows_of_head(work_tile.rows(), first_head()),
+            work_tile.extent().num_rows, table.first_run(block) + Team::warp(),
+            Team::warp() < runs_before<kKeys>(info.end));
   }
 
   // Computes weights from scores. Returns true if the rows must be multiplied by `factor`. This is

@@ -22,6 +22,7 @@
 
 #include "family/sm90a/consumer_pipelines.cuh"
 #include "ops/exchange.cuh"
+#include "ops/page_mass.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
@@ -118,6 +119,7 @@ class RowConsumer {
       const auto scale = prepare_scores(scores, queries, info);
       softmax_.softmax_step(scores, acc_o_, scale, are_zero, !may_show_one_key(queries, info));
       are_zero = false;
+      store_page_mass(scores, table, block, info);
     };
     // Computes the scores and weights of the next block. Returns false if a maximum was too small.
     const auto compute_next_block = [&] {
@@ -127,7 +129,10 @@ class RowConsumer {
       wgmma_wait_group<1>();
       scores.pin();
       if constexpr (kRotatesQueries) detect_document_change(block, last, info);
-      return softmax_step(weights, scores, prepare_scores<true>(scores, queries, info), info);
+      const bool maxima_hold =
+          softmax_step(weights, scores, prepare_scores<true>(scores, queries, info), info);
+      store_page_mass(scores, table, block, info);
+      return maxima_hold;
     };
     if (kStepsBeforeLoop) full_softmax_step();
     while (true) {
@@ -261,6 +266,18 @@ class RowConsumer {
     const bool maxima_hold = !vote_sync_any(!lane_maxima_hold);
     if (maxima_hold) softmax_.add(added);
     return maxima_hold;
+  }
+
+  // Stores the weights of each run of a block. If the block's weights are computed again, these
+  // replace the ones before.
+  LAZYROPE_DEVICE void store_page_mass(const Scores& weights, const Table& table, int32 block,
+                                       const BlockInfo& info) const {
+    if constexpr (Spec::kMeasuresPageMass) {
+      const WorkTilePtr work_tile = memory_.work_tile(stage_);
+      PageMass<Spec>(params_.page_mass)
+          .store_rows(weights, softmax_, work_tile.rows(), first_row(), work_tile.extent().num_rows,
+                      {table.first_run(block), runs_before<kKeys>(info.end)});
+    }
   }
 
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {

@@ -150,7 +150,7 @@ struct TileMemory {
   using QueryTile = WgmmaTile<kHeadDim>;
   using Original = SharedTile<kHeadDim>;
   static constexpr int kWindows = table_windows(kIsPrefill, kHeadDim);
-  using Table = BlockTable<typename Spec::Mask, kKeys, kWindows>;
+  using Table = BlockTable<typename Spec::Mask, kKeys, kWindows, Spec::kMeasuresPageMass>;
 
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
   // Query rotators widen 8-bit keys and values in place, in the stage to which they were copied
