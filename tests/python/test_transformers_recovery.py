@@ -359,7 +359,7 @@ def test_a_mode_without_recovery_is_refused_by_name(model):
     with pytest.raises(lazyrope.SpecError, match=r"prefix = .*; it must be token ids of 0 to 1023"):
         engine.generate(PROMPT, prefix=[1024])
     with pytest.raises(
-        lazyrope.SpecError, match="recovery = 'ape'; it must be one of none, prefix, first_page, guided"
+        lazyrope.SpecError, match="recovery = 'epic'; it must be one of none, prefix, first_page, guided, ape"
     ):
-        engine.generate(PROMPT, recovery="ape")
+        engine.generate(PROMPT, recovery="epic")
     assert_nothing_is_held(engine)
