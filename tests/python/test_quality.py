@@ -17,6 +17,7 @@ from tools.quality.levels import (
     all_levels,
     at_random,
     deviating,
+    first_pages,
     first_tokens,
     guided,
     guided_by_both,
@@ -117,7 +118,18 @@ def test_all_rules_choose_as_many_tokens_as_guided_where_first_pages_exceed_the_
     total = len(request.stored.ids) - len(PREFIX)
     count = len(guided(0.1)(request))
     assert count == 8 * 16 > 0.2 * total
-    assert [len(choose(request)) for choose in (guided_by_both(0.1), at_random(0.1), deviating(0.1))] == 3 * [count]
+    rules = (guided_by_both(0.1), at_random(0.1), deviating(0.1), first_pages(0.1))
+    assert [len(choose(request)) for choose in rules] == len(rules) * [count]
+
+
+def test_first_pages_are_as_many_of_each_document(reference):
+    request = request_of(reference)
+    second, third = request.stored.documents()[1:]
+    chosen = first_pages(SHARE)(request)
+    assert len(chosen) == len(guided(SHARE)(request))
+    of_second, of_third = ([i for i in chosen if i in document] for document in (second, third))
+    assert of_second == [*second][: len(of_second)] and of_third == [*third][: len(of_third)]
+    assert len(of_second) == len(second) or abs(len(of_second) - len(of_third)) <= 16
 
 
 @pytest.mark.parametrize("behind_prefix", [False, True])

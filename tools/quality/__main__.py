@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from tools.quality import facts
 from tools.quality.levels import Level, all_levels
-from tools.quality.measure import Results, compare
+from tools.quality.measure import Outcome, Results, compare
 from tools.quality.reference import Reference
 from tools.rag.environment import environment
 from tools.rag.model import CACHE, load_smollm2
@@ -67,6 +67,16 @@ def command(arguments: list[str]) -> str:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--json")
     return shlex.join(["python", "-m", "tools.quality", *parser.parse_known_args(arguments)[1]])
+
+
+def columns(outcomes: list[Outcome]) -> dict[str, list[Any]]:
+    """Returns the values of each field for all cases, in which the field's name is written once."""
+    rows = [asdict(each) for each in outcomes]
+    return {name: [_rounded(row[name]) for row in rows] for name in rows[0]}
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def main() -> None:
@@ -122,9 +132,10 @@ def main() -> None:
             "tokens": [case.tokens for case in cases],
             "summary": {"all": results.summary(), **{kind: results.summary(kind) for kind in facts.KINDS}},
             "full_loss": results.full_loss,
-            "outcomes": {level: [asdict(each) for each in rows] for level, rows in results.outcomes.items()},
+            "outcomes": {level: columns(rows) for level, rows in results.outcomes.items()},
         }
-        options.json.write_text(json.dumps(written, indent=1) + "\n")
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in written.items()]
+        options.json.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

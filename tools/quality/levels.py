@@ -7,6 +7,7 @@ CacheBlend (arXiv 2405.16444) for the largest deviation of values, APE (arXiv 25
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -101,6 +102,18 @@ def _as_many_as_guided(request: Request, share: float, score: Callable[[range], 
     return sorted([i for page in pages for i in page][:count])
 
 
+def first_pages(share: float) -> Choose:
+    """The first pages of all documents, of as many tokens as :func:`guided` chooses. The last page may be cut."""
+
+    def choose(request: Request) -> list[int]:
+        begins = [document.start for document in request.stored.documents()]
+        return _as_many_as_guided(
+            request, share, lambda page: begins[bisect_right(begins, page.start) - 1] - page.start
+        )
+
+    return choose
+
+
 def guided(share: float, first: int = PAGE, layers: int | None = None) -> Choose:
     """Level 2: first pages, and then the pages to which the prompt attends most, in the first layers or in all.
 
@@ -170,6 +183,7 @@ def all_levels(share: float = 0.15) -> list[Level]:
         rules = {
             "first_page 16": first_tokens(16),
             "first_page 32": first_tokens(32),
+            f"first pages {percent}": first_pages(share),
             f"guided {percent}": guided(share),
             **{f"guided {percent} by {n} layers": guided(share, layers=n) for n in FIRST_LAYERS},
             f"guided x deviation {percent}": guided_by_both(share),
