@@ -149,12 +149,15 @@ struct RowsOf {
   }
 };
 
-// Copies the columns that RoPE does not rotate. One warp takes part.
+// Copies the columns that RoPE does not rotate. One warp takes part. Where these are whole chunks,
+// a lane copies a chunk at once: the copies take issue slots from the other warps.
 template <class Spec, class To, class From>
 LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows) {
-  using Run = typename UnitRotation<typename Spec::Pairing>::Run;
-  constexpr int kColumns = Spec::Pairing::kPairs;
-  constexpr int kFirst = 2 * Spec::Pairing::kUnits;
+  using Pairing = typename Spec::Pairing;
+  constexpr int kRotated = 2 * Pairing::kUnits * Pairing::kPairs;
+  constexpr int kColumns = kRotated % kChunkElements == 0 ? kChunkElements : Pairing::kPairs;
+  using Run = Words<kColumns / 2>;
+  constexpr int kFirst = kRotated / kColumns;
   constexpr int kCount = Spec::kHeadDim / kColumns - kFirst;
   if constexpr (kCount > 0) {
 #pragma unroll 1

@@ -97,7 +97,7 @@ class QueryRotator {
     if constexpr (kRotatesTiles) {
       if (has_one_document<Memory>(work_tile)) return;
 #pragma unroll 1
-      while (wait_for_rotation()) rotate_tile();
+      for (int32 document = 1; wait_for_rotation(); ++document) rotate_tile(document);
       release_rotation();
     }
   }
@@ -183,7 +183,7 @@ class QueryRotator {
     if (document > 0 && !Memory::kHasRotation) return;
     if (kRotatesTiles && document > 0) {
       wait_for_rotation();
-      rotate_tile();
+      rotate_tile(document);
     } else {
       produce([&](SharedPtr rotated) { rotate_by_row(rotated, base, work_tile, stage); });
     }
@@ -207,15 +207,17 @@ class QueryRotator {
   }
 
   // Rotates by the rotation that wait_for_rotation() waited for. The rotation is read before the
-  // stage of its queries is acquired.
-  LAZYROPE_DEVICE void rotate_tile() {
+  // stage of its queries is acquired. The columns without rotation are the same for all documents
+  // of the work tile, so each stage gets them once.
+  LAZYROPE_DEVICE void rotate_tile(int32 document) {
     if constexpr (kRotatesTiles) {
       const auto rotation = read_shared_rotation<Rotation>(memory_.rotation(rotation_stage_.index));
       release_rotation();
       produce([&](SharedPtr rotated) {
         const int32 first = warp_ * kRotatorRows;
-        copy_unrotated<Spec>(RowsOf<Tile>(rotated, first),
-                             RowsOf<Original>(memory_.original(), first), kRotatorRows);
+        if (document < Memory::kRotatedStages)
+          copy_unrotated<Spec>(RowsOf<Tile>(rotated, first),
+                               RowsOf<Original>(memory_.original(), first), kRotatorRows);
         tile_rotator_.template rotate<kRotatorRows, kRowsAtOnce>(
             rotation, rotated_stage_.index * Memory::kRotatedBytes);
         fence_proxy_async();
