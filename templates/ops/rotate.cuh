@@ -235,9 +235,11 @@ struct SelectAngles<Spec, false> {
   using Type = DirectAngles<Spec>;
 };
 // A lane has many rows only in prefill. With four or more query heads for each KV head, few of
-// these rows begin a new token, so IncrementalAngles would save little.
+// these rows begin a new token, so IncrementalAngles would save little. With a temperature,
+// consecutive tokens may have rotations with different factors, which it cannot compose.
 template <class Spec, bool kIsPrefill>
-using RowAngles = typename SelectAngles<Spec, kIsPrefill && (Spec::kGroupSize < 4)>::Type;
+using RowAngles = typename SelectAngles<Spec, kIsPrefill && (Spec::kGroupSize < 4) &&
+                                                  !Spec::kHasTemperature>::Type;
 
 // Keeps the angles in registers. With kInRegisters false, each get() loads the frequencies and
 // makes the angles again, which is for kernels with few registers.
@@ -255,24 +257,28 @@ class AngleStorage<Angles, false> {
   LAZYROPE_DEVICE Angles get() const { return Angles(); }
 };
 
+// The scale of queries that are rotated and not scaled. ops/temperature.cuh has another.
+struct NoScale {
+  LAZYROPE_DEVICE float at(int32) const { return 1.0f; }
+};
+
 // Rotates the columns of the lane's unit in the lane's query rows. Only with kMayStoreBack can
 // stores_back be true: the lane then stores the rotated columns to the source rows, too.
-template <class Spec, bool kMayStoreBack, class Angles, class To, class From>
+template <class Spec, bool kMayStoreBack, class Angles, class Scale, class To, class From>
 class RowRotator {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
-  static constexpr float kFactor = Spec::kQueryFactor;
 
  public:
   // The lane's rows are `first` to `end` - 1; there may be none.
   LAZYROPE_DEVICE RowRotator(To to, From from, SharedPtr positions, int32 first, int32 end,
-                             int32 base, const Angles& angles, float scale, bool stores_back)
+                             int32 base, const Angles& angles, Scale scale, bool stores_back)
       : to_(to),
         from_(from),
         positions_(positions),
         base_(base),
         angles_(angles),
-        factor_(kFactor * scale),
+        scale_(scale),
         unit_(lane_unit<Pairing>()),
         stores_back_(stores_back) {
     if (first < end) position_ = distant_position(position(first));
@@ -333,7 +339,8 @@ class RowRotator {
     UnitRuns to;
   };
 
-  static constexpr bool kStepsByRow = Spec::kGroupSize == 1 && !Spec::kQueryRotated;
+  static constexpr bool kStepsByRow =
+      Spec::kGroupSize == 1 && !Spec::kQueryRotated && !Spec::kHasTemperature;
 
   // Returns a position that is neither `position` nor the one before it. After it, update()
   // computes the angle of `position` from the frequencies.
@@ -376,7 +383,7 @@ class RowRotator {
     return Spec::kQueryRotated ? 0 : ld_shared<int32>(positions_ + row * 4);
   }
   LAZYROPE_DEVICE void set_position(int32 position) {
-    angles_.update(rotation_, position_, position, base_, factor_);
+    angles_.update(rotation_, position_, position, base_, Spec::kQueryFactor * scale_.at(position));
     position_ = position;
   }
 
@@ -406,7 +413,7 @@ class RowRotator {
   SharedPtr positions_;
   int32 base_;
   const Angles& angles_;
-  float factor_;
+  Scale scale_;
   int32 unit_;
   bool stores_back_;
   // Without the initialisation, the compiler keeps these registers live from the kernel's start.
@@ -418,17 +425,17 @@ class RowRotator {
 // come rotated (Spec::kQueryRotated). One warp takes part. Row 0 is row first_row of the request.
 //
 // `from` may be `to`: columns that RoPE does not rotate then stay as they are. Otherwise they are
-// copied to `to`. Rotated columns are multiplied by `scale`. With stores_back, `from` gets the
-// rotated columns, too.
+// copied to `to`. Rotated columns are multiplied by scale.at(position). With stores_back, `from`
+// gets the rotated columns, too.
 //
 // A lane rotates kRowsAtOnce rows at once: 4 selects rotate_fours(), if the group size allows it.
 // The first row of both tiles must then be a multiple of four, and both tiles must have rows up to
 // the next multiple of four.
 template <class Spec, int kRowsAtOnce = 1, bool kMayStoreBack = false, class Angles, class To,
-          class From>
+          class From, class Scale = NoScale>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
                                  int32 first_row, int32 base, const Angles& angles,
-                                 float scale = 1.0f, bool stores_back = false) {
+                                 Scale scale = {}, bool stores_back = false) {
   using Pairing = typename Spec::Pairing;
   if (!(to.tile == from.tile)) copy_unrotated<Spec>(to, from, num_rows);
   if constexpr (Pairing::kUnits > 0) {
@@ -438,9 +445,10 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     const int32 rows_per_group = rows_per_lane_group<Pairing>(num_rows, kAlignment);
     const int32 first = group * rows_per_group;
     const int32 end = group < kGroups ? smaller(num_rows, first + rows_per_group) : 0;
-    RowRotator<Spec, kMayStoreBack, Angles, To, From> rotator(to, from, positions, first, end, base,
-                                                              angles, scale, stores_back);
-    constexpr bool kSharesAngles = Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
+    RowRotator<Spec, kMayStoreBack, Angles, Scale, To, From> rotator(
+        to, from, positions, first, end, base, angles, scale, stores_back);
+    constexpr bool kSharesAngles =
+        Spec::kGroupSize % 4 == 0 || (Spec::kGroupSize == 1 && !Spec::kHasTemperature);
     if constexpr (kRowsAtOnce == 4 && kSharesAngles)
       rotator.rotate_fours(first, end);
     else

@@ -18,6 +18,20 @@ LAZYROPE_DEVICE float temperature_at(int32 position) {
          Spec::kTemperatureBeta * kLn2 * lg2_approx_ftz_f32(static_cast<float>(intervals + 1));
 }
 
+// The scale of queries that include the softmax scale (kScalesQueries): scale_log2, times the
+// query's temperature if the spec has one.
+template <class Spec>
+struct SoftmaxScale {
+  float scale_log2;
+
+  LAZYROPE_DEVICE float at(int32 position) const {
+    if constexpr (Spec::kHasTemperature)
+      return scale_log2 * temperature_at<Spec>(position);
+    else
+      return scale_log2;
+  }
+};
+
 // The factor of each of the lane's rows from a score to a logit in log2 units.
 template <int kRowTiles>
 struct RowScales {

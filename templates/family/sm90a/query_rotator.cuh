@@ -101,7 +101,7 @@ class QueryRotator {
       release_rotation();
     }
   }
-  LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_, key_scale_); }
+  LAZYROPE_DEVICE auto scale() const { return Memory::query_scale(params_, key_scale_); }
 
   // Rotates queries for a document before it widens the document's first keys. Full keys then imply
   // rotated queries.

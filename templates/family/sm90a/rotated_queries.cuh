@@ -140,7 +140,7 @@ class WarpgroupRows {
  private:
   static constexpr int32 kWarpBytes = Tile::bytes(kWarpM);
 
-  LAZYROPE_DEVICE float scale() const {
+  LAZYROPE_DEVICE auto scale() const {
     return Memory::query_scale(params_, Memory::key_scale_of(params_, work_tile()));
   }
   LAZYROPE_DEVICE static int32 warp() { return Memory::Consumers::rank() / kWarpThreads; }

@@ -294,15 +294,21 @@ class RowConsumer {
     pipelines_.release_values();
   }
 
+  // Returns the factor from scores to logits in log2 units, as far as queries do not include it.
+  LAZYROPE_DEVICE auto score_scale() const {
+    if constexpr (Memory::kScalesQueries)
+      return UniformScale{1.0f};
+    else
+      return scale_of_rows<Spec, Scores>(params_.scale_log2 * key_scale_,
+                                         memory_.positions(stage_) + first_row() * 4);
+  }
+
   // Caps and masks scores, and with kShifts subtracts the known maxima. Returns the factor of the
   // scores. Most blocks need neither mask nor shift, so one branch tests for both.
   template <bool kShifts = false>
   LAZYROPE_DEVICE auto prepare_scores(Scores& scores, PositionRange queries,
                                       const BlockInfo& info) const {
-    const float scale_log2 = Memory::kScalesQueries ? 1.0f : params_.scale_log2 * key_scale_;
-    const auto scale = apply_softcap<Spec>(
-        scores,
-        scale_of_rows<Spec, Scores>(scale_log2, memory_.positions(stage_) + first_row() * 4));
+    const auto scale = apply_softcap<Spec>(scores, score_scale());
     const bool masks = hides_keys<Mask, kKeys>(queries, info);
     const bool shifts = kShifts && softmax_.needs_shift();
     if (masks || shifts) {

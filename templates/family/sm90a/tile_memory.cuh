@@ -64,6 +64,8 @@
 #include "isa/bulk_copy.cuh"
 #include "ops/combine_scheduler.cuh"
 #include "ops/pool_scales.cuh"
+#include "ops/rotate.cuh"
+#include "ops/temperature.cuh"
 #include "pipeline/block_table.cuh"
 #include "pipeline/issue_order.cuh"
 #include "pipeline/mbarrier_pipeline.cuh"
@@ -116,16 +118,19 @@ struct TileMemory {
   static constexpr int kConsumerWarps = Shape::kWarpsM * Shape::kWarpsN;
   static constexpr bool kRotatesAllColumns =
       2 * Spec::Pairing::kUnits * Spec::Pairing::kPairs == kHeadDim;
-  // If true, rotated queries include the softmax scale. Their elements must have the exponent range
-  // of fp32. Scores are then logits in log2 units. If no maximum is subtracted, the weight of score
-  // s is 2^s (ops/softmax.cuh). Every column must be rotated: the scale is then rounded together
-  // with the rotation, and it would round a column without rotation once more.
-  // All rows must have the same scale.
-  static constexpr bool kScalesQueries = kIsPrefill && kRotatesAllColumns &&
-                                         !Spec::kHasTemperature &&
-                                         Spec::Element::kExponentBias == 127;
-  LAZYROPE_DEVICE static float query_scale(const AttendParams& params, float key_scale) {
-    return kScalesQueries ? params.scale_log2 * key_scale : 1.0f;
+  // If true, rotated queries include the softmax scale and the temperature. Their elements must
+  // have the exponent range of fp32. Scores are then logits in log2 units. If no maximum is
+  // subtracted, the weight of score s is 2^s (ops/softmax.cuh). Every column must be rotated: the
+  // scale is then rounded together with the rotation, and it would round a column without rotation
+  // once more.
+  static constexpr bool kScalesQueries =
+      kIsPrefill && kRotatesAllColumns && Spec::Element::kExponentBias == 127;
+  // Returns the scale of queries, which depends on their position.
+  LAZYROPE_DEVICE static auto query_scale(const AttendParams& params, float key_scale) {
+    if constexpr (kScalesQueries)
+      return SoftmaxScale<Spec>{params.scale_log2 * key_scale};
+    else
+      return NoScale{};
   }
   // Returns the scale of a work tile's stored keys.
   LAZYROPE_DEVICE static float key_scale_of(const AttendParams& params, WorkTilePtr work_tile) {
