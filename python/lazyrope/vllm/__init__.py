@@ -1,0 +1,1 @@
+"""Documents in any order inside an unmodified vLLM."""

@@ -1,0 +1,90 @@
+"""The position at which each block of vLLM's KV cache was written.
+
+vLLM rotates a key by the token's position in its own prompt before the key reaches the cache. A block that another
+request wrote holds keys rotated by positions of that other prompt. Its home says which.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpecError
+
+Homes = Any  # a NumPy array, int32 [blocks]
+NEVER_WRITTEN = -1
+
+
+class BlockHomes:
+    """The home of every block: the position of the token in its slot 0 when the block was last written.
+
+    vLLM frees and reuses blocks without telling a worker. No event is needed: a request writes a block before any
+    request reads it, and the write replaces the home. A worker calls :meth:`write` in the order of its passes.
+
+    Attributes:
+        block_size: The slots of a block.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        """
+        Args:
+            num_blocks: The blocks of the KV cache, at least 1.
+            block_size: The slots of a block, at least 1.
+
+        Raises:
+            SpecError: A number is not allowed.
+        """
+        if num_blocks < 1 or block_size < 1:
+            raise SpecError(f"num_blocks is {num_blocks} and block_size is {block_size}; both must be at least 1")
+        self.block_size = block_size
+        self._homes: Homes = np.full(num_blocks, NEVER_WRITTEN, dtype=np.int32)
+
+    def __repr__(self) -> str:
+        return f"BlockHomes(num_blocks={len(self._homes)}, block_size={self.block_size})"
+
+    def write(self, blocks: Any, first_token: int, num_tokens: int) -> None:
+        """Records that a request writes tokens at its own positions.
+
+        Args:
+            blocks: The block table of the request: integers, [blocks]. Block j holds the positions from
+                ``j * block_size`` on.
+            first_token: The position of the first written token, at least 0.
+            num_tokens: The number of written tokens, at least 0.
+
+        Raises:
+            SpecError: The tokens are not all in the blocks, or a block is not in the cache.
+        """
+        if num_tokens == 0:
+            return
+        first, last = first_token // self.block_size, (first_token + num_tokens - 1) // self.block_size
+        if first_token < 0 or num_tokens < 0 or last >= len(blocks):
+            raise SpecError(
+                f"tokens {first_token} to {first_token + num_tokens - 1} are written; the request's {len(blocks)} "
+                f"blocks hold tokens 0 to {len(blocks) * self.block_size - 1}"
+            )
+        written = self._checked(blocks[first : last + 1])
+        self._homes[written] = np.arange(first, last + 1, dtype=np.int32) * self.block_size
+
+    def read(self, blocks: Any) -> Homes:
+        """Returns the homes of blocks, int32 [blocks].
+
+        Raises:
+            SpecError: A block is not in the cache, or it was never written.
+        """
+        wanted = self._checked(blocks)
+        homes = self._homes[wanted]
+        unknown = wanted[homes == NEVER_WRITTEN]
+        if len(unknown):
+            block = int(unknown[0])
+            raise SpecError(
+                f"block {block} is read and was never written in this process: documents work only with KV that this "
+                "vLLM computes itself, not with KV that a connector loads"
+            )
+        return homes
+
+    def _checked(self, blocks: Any) -> Any:
+        result = np.asarray(blocks, dtype=np.int64)
+        if len(result) and not (0 <= int(result.min()) and int(result.max()) < len(self._homes)):
+            raise SpecError(f"blocks {result.min()} to {result.max()} are given; the cache has {len(self._homes)}")
+        return result
