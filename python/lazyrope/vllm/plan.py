@@ -1,0 +1,190 @@
+"""The segments that the requests of one vLLM pass see: the arrays of a step of lazyrope.
+
+All positions are those of vLLM, which has rotated the queries and the new keys by them. A key that this request did not
+write is rotated by another position, so its block has a shift: the position at which this request sees the block, minus
+the block's home. Neighbouring blocks of equal shift are one segment, whose base is the shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .homes import Homes
+from .layout import PromptLayout
+
+Ints = Any  # a NumPy array, int32
+
+
+@dataclass(frozen=True)
+class Run:
+    """Tokens in consecutive slots of a request's blocks that have one shift.
+
+    Attributes:
+        slot: The slot of the first token, counted from slot 0 of the request's first block.
+        base: The shift: the position at which the request sees the first token, minus ``start``.
+        start: The position by which the first key is rotated.
+        length: The number of tokens.
+    """
+
+    slot: int
+    base: int
+    start: int
+    length: int
+
+
+class RequestView:
+    """What the rows of one request see.
+
+    A view is made when vLLM admits the request, and again when it resumes it after a preemption: between these moments
+    the homes of its blocks do not change.
+    """
+
+    def __init__(self, layout: PromptLayout, cached_homes: Homes) -> None:
+        """
+        Args:
+            layout: The documents of the request.
+            cached_homes: The homes of the blocks that the request found in the cache, its first ones, int32 [blocks].
+                The request writes all later blocks itself.
+        """
+        self.layout = layout
+        self._cached = cached_homes
+        self._documents: list[Run] | None = None
+        size = layout.block_size
+        # The tokens of the question that were found in the cache, in runs that never change.
+        found = max(0, len(cached_homes) * size - layout.question)
+        self._found_question = list(self._runs(layout.question, found, layout.question))
+
+    def pieces(self, first: int, count: int) -> Iterator[tuple[int, int, list[Run]]]:
+        """Divides query rows where one document ends and the next one, or the question, begins.
+
+        Args:
+            first: The position of the first row.
+            count: The number of rows.
+
+        Yields:
+            The first row's position, the position after the last row, and the runs that these rows see. A row sees a
+            token of them if the token's position is not after its own.
+        """
+        end = first + count
+        for begin, stop in pairwise((*self.layout.starts, self.layout.question)):
+            low, high = max(first, begin), min(end, stop)
+            if low < high:
+                yield low, high, merged(self._runs(begin, high - begin, begin))
+        low = max(first, self.layout.question)
+        if low < end:
+            yield low, end, self._seen_by_question(end)
+
+    def _seen_by_question(self, end: int) -> list[Run]:
+        if self._documents is None:
+            layout = self.layout
+            documents = zip(layout.starts, layout.lengths, layout.seen_from, strict=True)
+            self._documents = merged(
+                run for begin, length, seen in documents for run in self._runs(begin, length, seen)
+            )
+        begin = self.layout.question + sum(run.length for run in self._found_question)
+        return merged([*self._documents, *self._found_question, Run(begin, 0, begin, end - begin)])
+
+    def _runs(self, begin: int, length: int, seen: int) -> Iterator[Run]:
+        """Yields the runs of tokens that begin at a block, and that the request sees from position `seen` on."""
+        size = self.layout.block_size
+        first, count = begin // size, -(-length // size)
+        home = self._homes(first, count)
+        shift = seen + np.arange(count, dtype=np.int32) * size - home
+        heads = [0, *(np.flatnonzero(np.diff(shift)) + 1).tolist(), count] if count else []
+        for head, after in pairwise(heads):
+            tokens = min(after * size, length) - head * size
+            yield Run((first + head) * size, int(shift[head]), int(home[head]), tokens)
+
+    def _homes(self, first: int, count: int) -> Homes:
+        """Returns the homes of the request's blocks first to first + count - 1."""
+        found = self._cached[first : first + count]
+        written: Any = np.arange(first + len(found), first + count, dtype=np.int32) * self.layout.block_size
+        return np.concatenate([found, written])
+
+
+def merged(runs: Iterable[Run]) -> list[Run]:
+    """Joins neighbouring runs of equal shift whose tokens are in consecutive slots. Empty runs are left out."""
+    result: list[Run] = []
+    for run in runs:
+        if run.length == 0:
+            continue
+        last = result[-1] if result else None
+        if last and (last.base, last.start + last.length, last.slot + last.length) == (run.base, run.start, run.slot):
+            result[-1] = Run(last.slot, last.base, last.start, last.length + run.length)
+        else:
+            result.append(run)
+    return result
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The query rows of one request in a pass.
+
+    Attributes:
+        view: What the request sees. None: a request of a graph capture, which sees nothing.
+        first: The position of the first row.
+        count: The number of rows.
+    """
+
+    view: RequestView | None
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arrays of a step of lazyrope, int32: ``q_indptr``, and :class:`lazyrope.Segments` without ``lead``.
+
+    A request of vLLM is several requests of the step if its rows see different things.
+
+    Attributes:
+        q_indptr: [requests + 1].
+        indptr: [requests + 1].
+        base: [segments].
+        start: [segments].
+        length: [segments].
+        first_page: [segments]. It counts in the block table of all requests, row after row.
+        shifted: The number of segments that are read at other positions than those at which they were written.
+    """
+
+    q_indptr: Ints
+    indptr: Ints
+    base: Ints
+    start: Ints
+    length: Ints
+    first_page: Ints
+
+    @property
+    def shifted(self) -> int:
+        return int(np.count_nonzero(self.base))
+
+
+def plan(rows: Sequence[Rows], block_size: int, table_width: int) -> Plan:
+    """Makes the arrays of a pass.
+
+    Args:
+        rows: The rows of each request, in the order of the queries and of the block table.
+        block_size: The slots of a block.
+        table_width: The columns of the block table.
+    """
+    q_indptr, indptr = [0], [0]
+    segments: list[tuple[int, int, int, int]] = []
+    for table_row, each in enumerate(rows):
+        pieces = (
+            [(each.first, each.first + each.count, [])]
+            if each.view is None
+            else each.view.pieces(each.first, each.count)
+        )
+        for low, high, runs in pieces:
+            first_page = table_row * table_width
+            segments += [(run.base, run.start, run.length, first_page + run.slot // block_size) for run in runs]
+            q_indptr.append(q_indptr[-1] + high - low)
+            indptr.append(len(segments))
+    columns = np.array(segments, dtype=np.int32).reshape(-1, 4).T
+    base, start, length, first_pages = (np.ascontiguousarray(column) for column in columns)
+    return Plan(np.array(q_indptr, np.int32), np.array(indptr, np.int32), base, start, length, first_pages)
