@@ -304,7 +304,7 @@ def test_mistakes_are_refused():
     with pytest.raises(SpecError, match=r"the documents have 7 tokens \(3, 4\), and the prompt has 5"):
         PromptLayout((3, 4), SIZE).padded([1] * 5)
     ledger = Ledger(homes)
-    with pytest.raises(SpecError, match="they must be whole blocks of 4"):
+    with pytest.raises(SpecError, match="found 3 tokens in the cache; these are no whole blocks"):
         ledger.admit("r", PromptLayout((), SIZE), [0], 3)
     with pytest.raises(SpecError, match="request r is unknown"):
         ledger.begin_pass({"r": 1})

@@ -65,9 +65,7 @@ class Ledger:
             SpecError: The tokens that were found are no whole blocks.
         """
         if computed % self.block_size:
-            raise SpecError(
-                f"request {request} found {computed} tokens in the cache; they must be whole blocks of {self.block_size}"
-            )
+            raise SpecError(f"request {request} found {computed} tokens in the cache; these are no whole blocks")
         self._requests[request] = _Request(layout, list(blocks), computed)
 
     def extend(self, request: str, blocks: Sequence[int], computed: int) -> None:
