@@ -1,0 +1,205 @@
+"""vLLM's scheduler, with documents that are found in the cache whatever stands before them.
+
+A document is padded to whole blocks, and its blocks are hashed as if it were a prompt of its own. vLLM's prefix caching
+then finds them for every request, keeps them and evicts them as usual. Its search stops at the first missing block.
+Where a document is missing before one that is not, a request of the scheduler computes it first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output.request import StructuredOutputRequest
+
+from ..errors import SpecError
+from .layout import PromptLayout
+from .limits import check_config, check_pool
+from .prompts import document_lengths
+
+Hasher = Callable[[Any], list[bytes]]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Counts:
+    """What the scheduler has done since it was made.
+
+    Attributes:
+        documents: The documents of all requests.
+        hits: Those of them that were in the cache, or on their way into it, when their request came.
+        fills: The requests that the scheduler made to compute a document.
+        refused: The requests that were refused.
+    """
+
+    documents: int = 0
+    hits: int = 0
+    fills: int = 0
+    refused: int = 0
+
+
+class Scheduler(AsyncScheduler):  # type: ignore[misc]
+    """The scheduler that vLLM takes by ``--scheduler-cls lazyrope.vllm.Scheduler``.
+
+    Attributes:
+        counts: What it has done.
+    """
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
+        """
+        Raises:
+            SpecError: The configuration is not served. The message says why.
+        """
+        check_config(vllm_config)
+        check_pool(kv_cache_config)
+        super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
+        self.counts = Counts()
+        # For each document that a queued or running request computes, by the hash of its last block, that request.
+        self._coming: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+
+    def add_request(self, request: Any) -> None:
+        """Queues a request, after requests for the missing documents before its last stored one.
+
+        A request with a mistake ends with the finish reason "error", and the log says what is wrong.
+        """
+        try:
+            fills = self._prepare(request)
+        except SpecError as error:
+            self._refuse(request, error)
+            fills = []
+        for fill in fills:
+            super().add_request(fill)
+        super().add_request(request)
+
+    def _prepare(self, request: Any) -> list[Any]:
+        """Pads and hashes the documents of a request. Returns the requests that must run before it."""
+        params = request.sampling_params
+        if params is None or request.request_id in self.requests:  # the latter continues a session
+            return []
+        lengths = document_lengths(params.extra_args, request.num_prompt_tokens)
+        if not lengths:
+            return []
+        _check_request(request)
+        layout = PromptLayout(lengths, self.block_size)
+        padded = layout.padded(request.prompt_token_ids)
+        if len(padded) >= self.max_model_len:
+            raise SpecError(
+                f"the prompt has {len(padded)} tokens with each document padded to a multiple of {self.block_size}; at "
+                f"most {self.max_model_len - 1} leave room for an answer (--max-model-len {self.max_model_len})"
+            )
+        self.counts.documents += len(lengths)
+        request.prompt_token_ids = padded
+        request.num_prompt_tokens = len(padded)
+        request._all_token_ids[:] = padded  # request.all_token_ids is a view of this list
+        if request._block_hasher is None:  # without prefix caching, each request computes its documents
+            return []
+        documents = list(_document_requests(request, layout))
+        request._block_hasher = question_hasher(request._block_hasher, layout, documents)
+        request.block_hashes = [block for document in documents for block in document.block_hashes]
+        request.update_block_hashes()
+        return self._missing(request, documents)
+
+    def _missing(self, request: Any, documents: Sequence[Any]) -> list[Any]:
+        """Returns the requests that compute the missing documents before the last one that is not missing.
+
+        The request itself computes the missing ones after it. Nothing behind them is lost.
+        """
+        first: dict[bytes, Any] = {}  # each document once
+        is_stored = []
+        for document in documents:
+            key = document.block_hashes[-1]
+            is_stored.append(key in first or self._is_stored(document))
+            first.setdefault(key, document)
+        self.counts.hits += sum(is_stored)
+        last = max((i for i, stored in enumerate(is_stored) if stored), default=0)
+        fills = [document for document, stored in zip(documents[:last], is_stored, strict=False) if not stored]
+        for document in documents:
+            if not self._is_stored(document):
+                self._coming[document.block_hashes[-1]] = document if document in fills else request
+        self.counts.fills += len(fills)
+        return fills
+
+    def _is_stored(self, document: Any) -> bool:
+        """Returns True if the cache has all blocks of a document, or a request that came before computes them."""
+        coming = self._coming.get(document.block_hashes[-1])
+        if coming is not None and not coming.is_finished():
+            return True
+        pool = self.kv_cache_manager.block_pool
+        return all(pool.get_cached_block(block, [0]) for block in document.block_hashes)
+
+    def _refuse(self, request: Any, error: SpecError) -> None:
+        """Makes vLLM end the request as one whose grammar cannot be compiled: with an error, and without running it."""
+        logger.warning("request %s is refused: %s", request.request_id, error)
+        self.counts.refused += 1
+        failed = StructuredOutputRequest(params=StructuredOutputsParams(json_object=True))
+        failed._grammar = error
+        request.structured_output_request = failed
+        request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+
+
+def _check_request(request: Any) -> None:
+    """Refuses what does not go together with documents."""
+    for is_refused, reason in (
+        (request.prompt_token_ids is None or request.prompt_embeds is not None, "prompt embeddings have no documents"),
+        (bool(request.mm_features), "images and audio are not served"),
+        (request.resumable, "sessions of streamed input are not served"),
+        (request.sampling_params.prompt_logprobs is not None, "prompt_logprobs would count the padding of documents"),
+    ):
+        if is_refused:
+            raise SpecError(f"a request with documents: {reason}")
+
+
+def _document_requests(request: Any, layout: PromptLayout) -> Iterator[Any]:
+    """Yields, for each document, a request that computes it. Its block hashes are those of the document."""
+    for i, (start, length) in enumerate(zip(layout.starts, layout.padded_lengths, strict=True)):
+        yield Request(
+            request_id=f"{request.request_id}-document-{i}",
+            prompt_token_ids=request.prompt_token_ids[start : start + length],
+            sampling_params=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False),
+            pooling_params=None,
+            client_index=request.client_index,
+            arrival_time=math.nextafter(request.arrival_time, 0.0),  # in the order of priorities, just before it
+            lora_request=request.lora_request,
+            cache_salt=request.cache_salt,
+            priority=request.priority,
+            block_hasher=request._block_hasher,
+        )
+
+
+def question_hasher(stock: Hasher, layout: PromptLayout, documents: Sequence[Any]) -> Hasher:
+    """Returns a hasher of blocks whose first block after the documents depends on all of them.
+
+    vLLM's hasher continues the chain of the last block, which knows its own document alone.
+
+    Args:
+        stock: vLLM's hasher. It takes a request and returns the hashes of its new whole blocks.
+        layout: The documents of the request.
+        documents: A request for each document, with its hashes.
+    """
+    num_blocks = layout.question // layout.block_size
+    digest = hashlib.sha256(b"lazyrope.vllm documents")
+    for length, document in zip(layout.lengths, documents, strict=True):
+        digest.update(struct.pack("<Q", length) + document.block_hashes[-1])
+    seed = digest.digest()
+
+    def hasher(request: Any) -> list[bytes]:
+        hashes = request.block_hashes
+        if len(hashes) != num_blocks:
+            return stock(request)
+        request.block_hashes = [*hashes[:-1], seed]
+        try:
+            return stock(request)
+        finally:
+            request.block_hashes = hashes
+
+    return hasher
