@@ -160,7 +160,7 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
 
 def _on_device(made: Plan, rows: Sequence[Rows], device: Any) -> tuple[Any, Any, Segments]:
     """Copies a plan to the device at once. Returns q_indptr, q_position and the segments."""
-    ranges = [np.arange(row.first, row.first + row.count, dtype=np.int32) for row in rows]
+    ranges: list[Any] = [np.arange(row.first, row.first + row.count, dtype=np.int32) for row in rows]
     position = np.concatenate(ranges) if ranges else np.zeros(0, np.int32)
     arrays = [made.q_indptr, position, made.indptr, made.base, made.start, made.length, made.first_page]
     sizes = [-(-len(array) // 4) * 4 for array in arrays]  # each array begins at a multiple of 16 bytes
@@ -205,7 +205,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.sliding_window, self.logits_soft_cap = sliding_window, logits_soft_cap or None
         self.kv_cache_dtype = kv_cache_dtype
-        self.sinks = None if sinks is None else sinks.float()
+        self.sinks = sinks  # a parameter that is loaded later
         self._checked = False
 
     def do_kv_cache_update(self, layer: Any, key: Any, value: Any, kv_cache: Any, slot_mapping: Any) -> None:
@@ -254,6 +254,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]
             is_near = isinstance(given, float) and isinstance(known, float) and abs(given - known) <= 1e-6 * abs(known)
             if given != known and not is_near:
                 raise SpecError(f"{name} of vLLM has {what} = {given}; by the model's config, lazyrope expects {known}")
+        self.sinks = None if self.sinks is None else self.sinks.float()
         self._checked = True
 
 

@@ -79,13 +79,14 @@ def _check_moves(group: LayerGroup) -> None:
         )
 
 
-def _dtype_name(dtype: Any) -> str:
+def _dtype_name(dtype: Any) -> Any:
     """Returns the name of a dtype. In plain PyTorch on the CPU, float32 works like the others."""
     name = str(dtype).removeprefix("torch.")
     return "bfloat16" if name == "float32" else name
 
 
-def _pool_dtype(name: str) -> str | None:
+def _pool_dtype(name: str) -> Any:
+    """Returns the type of a pool of 8 bits by vLLM's name, or None for a pool of the model's dtype."""
     known = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
     if name not in (*known, "auto", "bfloat16", "float16", "float32"):
         raise SpecError(f"--kv-cache-dtype {name}; lazyrope.vllm serves: auto, bfloat16, float16, {', '.join(known)}")

@@ -26,7 +26,7 @@ class LedgerWorker:
             SpecError: The configuration is not served. The message says why.
         """
         check_config(vllm_config)
-        super().__init__(vllm_config, *args, **kwargs)
+        super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Allocates the pool, and a ledger for its blocks."""

@@ -1,0 +1,385 @@
+"""Serves documents inside a real vLLM on the CPU, and compares the tokens with those of transformers.
+
+vLLM has an environment of its own: `make test-vllm`. Elsewhere, the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("vllm", reason="make test-vllm")
+
+import lazyrope.vllm
+from lazyrope import SpecError
+from lazyrope.vllm import backend, plugin
+from lazyrope.vllm.ledger import Ledger
+from lazyrope.vllm.plan import Plan
+from vllm import LLM, SamplingParams
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+from tests.support.serving import random_tokens
+from tools.rag import reference
+from tools.rag.model import tiny_llama
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine is in this process, where the tests can look at it
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+BLOCK = 32
+LAZYROPE = {
+    "attention_backend": "CUSTOM",
+    "scheduler_cls": "lazyrope.vllm.Scheduler",
+    "worker_cls": "lazyrope.vllm.Worker",
+}
+LENGTHS = (1, 31, 32, 33, 64, 70, 100, 129)
+DOCUMENTS = [random_tokens(random.Random(i), length) for i, length in enumerate(LENGTHS)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_llama(dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def start(environment, model, tmp_path_factory) -> Callable[..., LLM]:
+    folder = str(tmp_path_factory.mktemp("model"))
+    model.save_pretrained(folder)
+
+    def start(**options: Any) -> LLM:
+        settings = {"block_size": BLOCK, "max_model_len": 2048, "max_num_seqs": 8, "dtype": "float32", **options}
+        return LLM(model=folder, skip_tokenizer_init=True, enforce_eager=True, disable_log_stats=False, **settings)
+
+    return start
+
+
+def engine_of(start: Callable[..., LLM], **options: Any) -> Iterator[LLM]:
+    plugin.register()
+    llm = start(**LAZYROPE, **options)
+    yield llm
+    del llm
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def stock_answers(start) -> list[Answer]:
+    """Returns the answers of vLLM without the plug-in. It must come first in this process."""
+    llm = start()
+    result = ask(llm, PLAIN)
+    del llm
+    gc.collect()
+    return result
+
+
+@pytest.fixture(scope="module")
+def llm(start, stock_answers) -> Iterator[LLM]:
+    """Returns an engine with room for everything."""
+    yield from engine_of(start)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request: its documents, its own tokens, and more arguments of its sampling parameters."""
+
+    documents: Sequence[Sequence[int]]
+    tokens: Sequence[int]
+    max_tokens: int = 6
+    salt: str | None = None
+    n: int = 1
+
+
+@dataclass(frozen=True)
+class Answer:
+    tokens: list[int]
+    logprobs: list[float]
+    cached: int
+    reason: str | None
+
+
+PLAIN = [Question([], random_tokens(random.Random(50 + n), n), max_tokens=12) for n in (1, 5, 70, 200)]
+
+
+def ask(llm: LLM, questions: Sequence[Question]) -> list[Answer]:
+    """Runs requests together. Returns the first answer of each."""
+    return [answers[0] for answers in ask_all(llm, questions)]
+
+
+def ask_all(llm: LLM, questions: Sequence[Question]) -> list[list[Answer]]:
+    prompts, params = [], []
+    for question in questions:
+        tokens, extra = lazyrope.vllm.prompt(None, question.documents, question.tokens)
+        prompts.append({"prompt_token_ids": tokens, **({"cache_salt": question.salt} if question.salt else {})})
+        greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False, "logprobs": 0}
+        params.append(SamplingParams(max_tokens=question.max_tokens, n=question.n, extra_args=extra or None, **greedy))
+    return [
+        [
+            Answer(
+                list(output.token_ids),
+                [next(iter(row.values())).logprob for row in output.logprobs or []],
+                result.num_cached_tokens,
+                output.finish_reason,
+            )
+            for output in result.outputs
+        ]
+        for result in llm.generate(prompts, params, use_tqdm=False)
+    ]
+
+
+def scheduler_of(llm: LLM) -> Any:
+    return llm.llm_engine.engine_core.engine_core.scheduler
+
+
+def forget(llm: LLM) -> None:
+    assert llm.reset_prefix_cache()
+
+
+def assert_right(model: Any, question: Question, answer: Answer) -> None:
+    """Checks tokens and log-probabilities with transformers, under the block mask at contiguous positions."""
+    assert answer.reason == "length" and len(answer.tokens) == question.max_tokens
+    hidden = reference.hidden_states(model, [*question.tokens, *answer.tokens[:-1]], question.documents)
+    with torch.no_grad():
+        logprobs = model.lm_head(hidden[-len(answer.tokens) :]).float().log_softmax(-1)
+    assert logprobs.argmax(-1).tolist() == answer.tokens, question
+    exact = logprobs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+    assert (exact - torch.tensor(answer.logprobs)).abs().max() < 1e-3
+
+
+def assert_all_right(model: Any, llm: LLM, questions: Sequence[Question]) -> list[Answer]:
+    answers = ask(llm, questions)
+    for question, answer in zip(questions, answers, strict=True):
+        assert_right(model, question, answer)
+    return answers
+
+
+def random_questions(rng: random.Random, count: int, **options: Any) -> list[Question]:
+    return [
+        Question(rng.choices(DOCUMENTS, k=rng.randrange(5)), random_tokens(rng, rng.randrange(1, 40)), **options)
+        for _ in range(count)
+    ]
+
+
+class Passes:
+    """Counts what a worker computes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tokens = self.resumed = self.shifted = 0
+        self._names: Counter[str] = Counter()
+        begin_pass, admit, plan = Ledger.begin_pass, Ledger.admit, backend.plan
+
+        def count_tokens(ledger: Ledger, counts: dict[str, int]) -> None:
+            self.tokens += sum(counts.values())
+            begin_pass(ledger, counts)
+
+        def count_admissions(ledger: Ledger, name: str, *rest: Any) -> None:
+            self._names[name] += 1
+            self.resumed += self._names[name] > 1
+            admit(ledger, name, *rest)
+
+        def count_shifts(*given: Any) -> Plan:
+            made = plan(*given)
+            self.shifted += made.shifted
+            return made
+
+        monkeypatch.setattr(Ledger, "begin_pass", count_tokens)
+        monkeypatch.setattr(Ledger, "admit", count_admissions)
+        monkeypatch.setattr(backend, "plan", count_shifts)
+
+
+@pytest.fixture
+def passes(monkeypatch) -> Passes:
+    return Passes(monkeypatch)
+
+
+def test_without_documents_answers_are_those_of_vllm(stock_answers, llm):
+    answers = ask(llm, PLAIN)
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in stock_answers]
+    for mine, stock in zip(answers, stock_answers, strict=True):
+        assert max(abs(a - b) for a, b in zip(mine.logprobs, stock.logprobs, strict=True)) < 1e-3
+
+
+def test_documents_are_computed_once_and_read_in_any_order(model, llm, passes):
+    """Only the question's tokens are computed when the documents are stored, wherever they are in the prompt."""
+    forget(llm)
+    a, b, c, d = DOCUMENTS[3:7]
+    rng = random.Random(1)
+    cold = Question([a, b, c, d], random_tokens(rng, 9))
+    assert_all_right(model, llm, [cold])
+    padded = sum(-(-len(text) // BLOCK) * BLOCK for text in (a, b, c, d))
+    assert passes.tokens == padded + 9 + 5 and passes.shifted > 0  # the question sees no padding
+    for order in ([d, c, b, a], [b], [c, a], [a, a, d]):
+        before = passes.tokens
+        [answer] = assert_all_right(model, llm, [Question(order, random_tokens(rng, 7))])
+        assert passes.tokens - before == 7 + 5, "a stored document is computed again"
+        assert answer.cached == sum(-(-len(text) // BLOCK) * BLOCK for text in order)
+
+
+def test_a_cold_batch_computes_each_document_once(model, llm, passes):
+    forget(llm)
+    a, b, c = DOCUMENTS[4:7]
+    rng = random.Random(2)
+    orders = [[a, b, c], [c, b, a], [b, a], [a, a]]
+    assert_all_right(model, llm, [Question(order, random_tokens(rng, 5)) for order in orders])
+    assert passes.tokens == sum(-(-len(text) // BLOCK) * BLOCK for text in (a, b, c)) + 4 * (5 + 5)
+
+
+def test_a_missing_document_before_a_stored_one_is_computed_first(model, llm, passes):
+    forget(llm)
+    a, b, c = DOCUMENTS[4:7]
+    assert_all_right(model, llm, [Question([b], [1, 2, 3])])
+    fills, before = scheduler_of(llm).counts.fills, passes.tokens
+    [answer] = assert_all_right(model, llm, [Question([a, b, c], [4, 5])])
+    assert scheduler_of(llm).counts.fills == fills + 1
+    assert answer.cached == 2 * BLOCK + -(-len(b) // BLOCK) * BLOCK
+    missing = sum(-(-len(text) // BLOCK) * BLOCK for text in (a, c))
+    assert passes.tokens - before == missing + 2 + 5
+
+
+@pytest.mark.parametrize("chunk", [16, 45, 300])
+def test_random_orders_in_chunks(model, llm, passes, monkeypatch, chunk):
+    forget(llm)
+    monkeypatch.setattr(scheduler_of(llm), "max_num_scheduled_tokens", chunk)
+    rng = random.Random(chunk)
+    for _ in range(2):
+        assert_all_right(model, llm, random_questions(rng, 8))
+    assert passes.shifted > 0
+
+
+def test_salts_keep_documents_apart(model, llm):
+    forget(llm)
+    one = Question([DOCUMENTS[5]], [1, 2, 3], salt="one")
+    assert_all_right(model, llm, [one])
+    [other, again] = assert_all_right(model, llm, [replace(one, salt="two"), replace(one, tokens=[3, 2, 1])])
+    assert (other.cached, again.cached) == (0, 96)
+
+
+def test_several_answers_of_one_request(model, llm):
+    question = Question(DOCUMENTS[4:6], [7, 8, 9], n=3)
+    [answers] = ask_all(llm, [question])
+    assert len(answers) == 3
+    for answer in answers:
+        assert_right(model, question, answer)
+
+
+def test_questions_after_other_documents_share_no_blocks(model, llm):
+    """A question of whole blocks is stored, too. Its keys depend on all documents, on their order and lengths."""
+    forget(llm)
+    a, b = DOCUMENTS[4], DOCUMENTS[5]
+    tokens = random_tokens(random.Random(6), 3 * BLOCK)
+    first = Question([a, b], tokens)
+    assert_all_right(model, llm, [first])
+    [again, other, shorter] = assert_all_right(
+        model, llm, [first, replace(first, documents=[b, a]), replace(first, documents=[a, [*b[:-1], b[-2]]])]
+    )
+    documents = 2 * BLOCK + 3 * BLOCK
+    assert again.cached == documents + 2 * BLOCK and other.cached == documents and shorter.cached < documents
+
+
+def test_the_comparison_fails_without_the_rotation(model, llm, monkeypatch):
+    made = backend.plan
+
+    def unrotated(*given: Any) -> Plan:
+        result = made(*given)
+        return replace(result, start=result.start + result.base, base=0 * result.base)
+
+    monkeypatch.setattr(backend, "plan", unrotated)
+    forget(llm)
+    questions = [Question([DOCUMENTS[5], DOCUMENTS[6]], [1, 2, 3]), Question([DOCUMENTS[6], DOCUMENTS[5]], [1, 2, 3])]
+    answers = ask(llm, questions)
+    with pytest.raises(AssertionError):
+        for question, answer in zip(questions, answers, strict=True):
+            assert_right(model, question, answer)
+    forget(llm)
+
+
+@pytest.mark.parametrize(
+    ("extra_args", "more", "message"),
+    [
+        ({"lazyrope_documents": [20]}, {}, "20 tokens together, and the prompt has 10"),
+        ({"lazyrope_documents": "all"}, {}, "it must be a list of integers"),
+        ({"lazyrope_documents": [2], "lazyrope_recovery": "first_page"}, {}, "does not serve yet"),
+        ({"lazyrope_documents": [2]}, {"prompt_logprobs": 1}, "prompt_logprobs would count the padding"),
+        ({"lazyrope_documents": [1] * 80}, {"tokens": 100}, "at most 2047 leave room for an answer"),
+    ],
+)
+def test_a_mistake_ends_one_request_alone(model, llm, caplog, extra_args, more, message):
+    more = dict(more)
+    wrong = {"prompt_token_ids": [3] * more.pop("tokens", 10)}
+    params = SamplingParams(max_tokens=4, extra_args=extra_args, detokenize=False, **more)
+    right = SamplingParams(max_tokens=4, temperature=0.0, detokenize=False, ignore_eos=True)
+    refused = scheduler_of(llm).counts.refused
+    results = llm.generate([wrong, {"prompt_token_ids": [3] * 10}], [params, right], use_tqdm=False)
+    assert [(len(r.outputs[0].token_ids), r.outputs[0].finish_reason) for r in results] == [(0, "error"), (4, "length")]
+    assert message in caplog.text and scheduler_of(llm).counts.refused == refused + 1
+
+
+def test_nothing_is_held_after_all_requests(llm):
+    ask(llm, random_questions(random.Random(7), 4))
+    scheduler = scheduler_of(llm)
+    assert not scheduler.requests and scheduler.kv_cache_manager.usage == 0
+    assert not [r for r in scheduler._coming.values() if not r.is_finished()]
+
+
+# The tests from here on make engines of their own. The end of an engine is the end of all others of its process.
+
+
+def test_preemption_and_eviction(model, start, stock_answers, passes):
+    """With few blocks, requests are preempted, and documents are evicted in the middle and computed again."""
+    rng = random.Random(3)
+    for engine in engine_of(start, num_gpu_blocks_override=24, max_model_len=600, max_num_batched_tokens=64):
+        for _ in range(3):
+            assert_all_right(model, engine, random_questions(rng, 6, max_tokens=40))
+        assert passes.resumed > 0 and passes.shifted > 0
+
+
+def test_blocks_of_16(model, start, stock_answers, passes):
+    rng = random.Random(4)
+    for engine in engine_of(start, block_size=16):
+        assert_all_right(model, engine, random_questions(rng, 6))
+        assert_all_right(model, engine, random_questions(rng, 6))
+        assert passes.shifted > 0
+
+
+def test_without_prefix_caching_documents_are_right(model, start, stock_answers):
+    for engine in engine_of(start, enable_prefix_caching=False):
+        answers = assert_all_right(model, engine, random_questions(random.Random(5), 6))
+        assert {answer.cached for answer in answers} == {0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention_backend": None}, "the attention backend is None; start vLLM with --attention-backend CUSTOM"),
+        ({"block_size": 40}, "--block-size 40 is not a multiple of 16"),
+    ],
+)
+def test_settings_that_are_refused(start, stock_answers, options, message):
+    with pytest.raises(SpecError, match=message):
+        start(**{**LAZYROPE, **options})
+
+
+def test_registration_leaves_another_backend(caplog):
+    custom = AttentionBackendEnum.CUSTOM
+    plugin.register()
+    assert custom.get_path() == plugin.BACKEND
+    register_backend(custom, "other.Backend")
+    plugin.register()
+    assert custom.get_path() == "other.Backend" and "lazyrope leaves it" in caplog.text
+    custom.clear_override()
+    plugin.register()
