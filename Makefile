@@ -20,7 +20,7 @@ launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag sanitize tsan soak test test-cpp test-python mutate compile-all docs lint format wheels first-hour clean distclean build build-tests layers
+.PHONY: help demo rag sanitize tsan soak test test-cpp test-python test-vllm mutate compile-all docs lint format wheels first-hour clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -45,6 +45,9 @@ test-cpp:
 
 test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+
+test-vllm: build $(VENV)-vllm/.vllm  ## documents inside a real vLLM on the CPU, in an environment of its own (3.1 GB)
+	PYTHONPATH=$(BUILD)/package $(VENV)-vllm/bin/python -m pytest tests/python/test_vllm.py
 
 # tests/soak.md has the results: append the lines of build/soak/summary.md.
 soak: build-tests $(VENV)/.rag  ## all mutants, races of threads, all parameters and more random steps than CI has time for: an hour or more
@@ -96,8 +99,8 @@ first-hour: $(VENV)/.build  ## walk the first hour of a new user on a fresh Debi
 clean:  ## remove everything that was built
 	rm -rf $(BUILD) .wheel dist .pytest_cache .ruff_cache .mypy_cache
 
-distclean: clean  ## also remove the virtual environment
-	rm -rf $(VENV)
+distclean: clean  ## also remove the virtual environments
+	rm -rf $(VENV) $(VENV)-vllm
 
 build: $(BUILD)/build.ninja
 	cmake --build $(BUILD) --target _core lazyrope
@@ -131,4 +134,10 @@ $(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.wheels: $(VENV)/.build
 $(VENV)/.rag: $(VENV)/.test tools/requirements/rag-no-deps.txt
 $(VENV)/.%: tools/requirements/%.txt tools/set_up.sh
 	@PYTHON=$(PYTHON) tools/set_up.sh $(VENV) $*
+	@touch $@
+
+# vLLM depends on packages whose builds for CUDA do not load beside PyTorch for the CPU. The tests use none of them.
+$(VENV)-vllm/.vllm: tools/requirements/vllm.txt tools/set_up.sh
+	@PYTHON=$(PYTHON) tools/set_up.sh $(VENV)-vllm vllm
+	@$(VENV)-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

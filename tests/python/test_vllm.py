@@ -126,7 +126,7 @@ def ask_all(llm: LLM, questions: Sequence[Question]) -> list[list[Answer]]:
     for question in questions:
         tokens, extra = lazyrope.vllm.prompt(None, question.documents, question.tokens)
         prompts.append({"prompt_token_ids": tokens, **({"cache_salt": question.salt} if question.salt else {})})
-        greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False, "logprobs": 0}
+        greedy = {"temperature": 1.0, "top_k": 1, "ignore_eos": True, "detokenize": False, "logprobs": 0}
         params.append(SamplingParams(max_tokens=question.max_tokens, n=question.n, extra_args=extra or None, **greedy))
     return [
         [
@@ -360,6 +360,27 @@ def test_without_prefix_caching_documents_are_right(model, start, stock_answers)
     for engine in engine_of(start, enable_prefix_caching=False):
         answers = assert_all_right(model, engine, random_questions(random.Random(5), 6))
         assert {answer.cached for answer in answers} == {0}
+
+
+def test_the_kernels_run_in_the_emulator(model, start, stock_answers, passes, monkeypatch):
+    """The compiled kernels read vLLM's pool and its block table. They compute in bfloat16."""
+    monkeypatch.setattr(backend, "kernel_of", lambda spec, _: lazyrope.compile(spec, arch="emu:sm_80"))
+    questions = [Question(order, [5, 6, 7], max_tokens=3) for order in ([DOCUMENTS[1], DOCUMENTS[3]], [DOCUMENTS[3]])]
+    for engine in engine_of(start, block_size=16, dtype="bfloat16"):
+        for _ in range(2):
+            for question, answer in zip(questions, ask(engine, questions), strict=True):
+                assert_near(model, question, answer)
+    assert passes.shifted > 0
+
+
+def assert_near(model: Any, question: Question, answer: Answer) -> None:
+    """Checks that the log-probabilities have the error of bfloat16."""
+    hidden = reference.hidden_states(model, [*question.tokens, *answer.tokens[:-1]], question.documents)
+    with torch.no_grad():
+        logprobs = model.lm_head(hidden[-len(answer.tokens) :]).float().log_softmax(-1)
+    exact = logprobs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+    assert (exact - torch.tensor(answer.logprobs)).abs().max() < 0.2
+    assert (logprobs.max(-1).values - exact).max() < 0.2
 
 
 @pytest.mark.parametrize(
