@@ -1,10 +1,12 @@
-"""Serves documents inside a real vLLM on the CPU, and compares the tokens with those of transformers.
+"""Serves documents inside a real vLLM, and compares tokens and log-probabilities with those of transformers.
 
-vLLM has an environment of its own: `make test-vllm`. Elsewhere, the tests are skipped.
+On the CPU, vLLM has an environment of its own: `make test-vllm`. Where it is not installed, the tests are skipped. On a
+GPU, they run the compiled kernels.
 """
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
 from collections import Counter
@@ -25,7 +27,8 @@ from lazyrope.vllm.plan import Plan
 from vllm import LLM, SamplingParams
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-from tests.support.serving import random_tokens
+from tests.conftest import HAS_GPU
+from tests.support.serving import DTYPE, as_dtype, random_tokens
 from tools.rag import reference
 from tools.rag.model import tiny_llama
 
@@ -36,6 +39,8 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 BLOCK = 32
+# The most that log-probabilities may differ from those of fp32. In bfloat16, weights and activations are rounded.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 LAZYROPE = {
     "attention_backend": "CUSTOM",
     "scheduler_cls": "lazyrope.vllm.Scheduler",
@@ -55,17 +60,29 @@ def environment() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return tiny_llama(dtype=torch.float32)
+    """Returns the reference in fp32."""
+    return as_dtype(copy.deepcopy(saved_model()), torch.float32)
+
+
+def saved_model() -> Any:
+    return tiny_llama(dtype=DTYPE)
 
 
 @pytest.fixture(scope="module")
-def start(environment, model, tmp_path_factory) -> Callable[..., LLM]:
+def start(environment, tmp_path_factory) -> Callable[..., LLM]:
     folder = str(tmp_path_factory.mktemp("model"))
-    model.save_pretrained(folder)
+    saved_model().save_pretrained(folder)
+    defaults = {
+        "block_size": BLOCK,
+        "max_model_len": 2048,
+        "max_num_seqs": 8,
+        "dtype": str(DTYPE).removeprefix("torch."),
+        "enforce_eager": True,
+        **({"gpu_memory_utilization": 0.1} if HAS_GPU else {}),
+    }
 
     def start(**options: Any) -> LLM:
-        settings = {"block_size": BLOCK, "max_model_len": 2048, "max_num_seqs": 8, "dtype": "float32", **options}
-        return LLM(model=folder, skip_tokenizer_init=True, enforce_eager=True, disable_log_stats=False, **settings)
+        return LLM(model=folder, skip_tokenizer_init=True, disable_log_stats=False, **{**defaults, **options})
 
     return start
 
@@ -146,19 +163,30 @@ def scheduler_of(llm: LLM) -> Any:
     return llm.llm_engine.engine_core.engine_core.scheduler
 
 
-def forget(llm: LLM) -> None:
+def builders_of(llm: LLM) -> list[Any]:
+    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+    return [
+        builder for groups in worker.model_runner.attn_groups for group in groups for builder in group.metadata_builders
+    ]
+
+
+def clear_cache(llm: LLM) -> None:
     assert llm.reset_prefix_cache()
 
 
-def assert_right(model: Any, question: Question, answer: Answer) -> None:
-    """Checks tokens and log-probabilities with transformers, under the block mask at contiguous positions."""
+def assert_right(model: Any, question: Question, answer: Answer, dtype: torch.dtype = DTYPE) -> None:
+    """Compares with transformers under the block mask at contiguous positions.
+
+    Each token must be the best one of the reference, and its log-probability must be that of the reference, within the
+    error of the dtype.
+    """
     assert answer.reason == "length" and len(answer.tokens) == question.max_tokens
     hidden = reference.hidden_states(model, [*question.tokens, *answer.tokens[:-1]], question.documents)
     with torch.no_grad():
         logprobs = model.lm_head(hidden[-len(answer.tokens) :]).float().log_softmax(-1)
-    assert logprobs.argmax(-1).tolist() == answer.tokens, question
     exact = logprobs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
-    assert (exact - torch.tensor(answer.logprobs)).abs().max() < 1e-3
+    assert (logprobs.max(-1).values - exact).max() < TOLERANCE[dtype], question
+    assert (exact - torch.tensor(answer.logprobs)).abs().max() < TOLERANCE[dtype], question
 
 
 def assert_all_right(model: Any, llm: LLM, questions: Sequence[Question]) -> list[Answer]:
@@ -207,16 +235,19 @@ def passes(monkeypatch) -> Passes:
     return Passes(monkeypatch)
 
 
-def test_without_documents_answers_are_those_of_vllm(stock_answers, llm):
+def test_without_documents_answers_are_those_of_vllm(model, stock_answers, llm):
     answers = ask(llm, PLAIN)
-    assert [answer.tokens for answer in answers] == [answer.tokens for answer in stock_answers]
-    for mine, stock in zip(answers, stock_answers, strict=True):
-        assert max(abs(a - b) for a, b in zip(mine.logprobs, stock.logprobs, strict=True)) < 1e-3
+    for question, mine, stock in zip(PLAIN, answers, stock_answers, strict=True):
+        assert_right(model, question, mine)
+        same = next((i for i, (a, b) in enumerate(zip(mine.tokens, stock.tokens, strict=True)) if a != b), 12)
+        assert same == 12 or DTYPE == torch.bfloat16  # near ties differ in bfloat16, and the texts differ after them
+        limit = TOLERANCE[DTYPE]
+        assert all(abs(a - b) < limit for a, b in zip(mine.logprobs[:same], stock.logprobs[:same], strict=True))
 
 
 def test_documents_are_computed_once_and_read_in_any_order(model, llm, passes):
     """Only the question's tokens are computed when the documents are stored, wherever they are in the prompt."""
-    forget(llm)
+    clear_cache(llm)
     a, b, c, d = DOCUMENTS[3:7]
     rng = random.Random(1)
     cold = Question([a, b, c, d], random_tokens(rng, 9))
@@ -231,7 +262,7 @@ def test_documents_are_computed_once_and_read_in_any_order(model, llm, passes):
 
 
 def test_a_cold_batch_computes_each_document_once(model, llm, passes):
-    forget(llm)
+    clear_cache(llm)
     a, b, c = DOCUMENTS[4:7]
     rng = random.Random(2)
     orders = [[a, b, c], [c, b, a], [b, a], [a, a]]
@@ -240,7 +271,7 @@ def test_a_cold_batch_computes_each_document_once(model, llm, passes):
 
 
 def test_a_missing_document_before_a_stored_one_is_computed_first(model, llm, passes):
-    forget(llm)
+    clear_cache(llm)
     a, b, c = DOCUMENTS[4:7]
     assert_all_right(model, llm, [Question([b], [1, 2, 3])])
     fills, before = scheduler_of(llm).counts.fills, passes.tokens
@@ -253,7 +284,7 @@ def test_a_missing_document_before_a_stored_one_is_computed_first(model, llm, pa
 
 @pytest.mark.parametrize("chunk", [16, 45, 300])
 def test_random_orders_in_chunks(model, llm, passes, monkeypatch, chunk):
-    forget(llm)
+    clear_cache(llm)
     monkeypatch.setattr(scheduler_of(llm), "max_num_scheduled_tokens", chunk)
     rng = random.Random(chunk)
     for _ in range(2):
@@ -262,7 +293,7 @@ def test_random_orders_in_chunks(model, llm, passes, monkeypatch, chunk):
 
 
 def test_salts_keep_documents_apart(model, llm):
-    forget(llm)
+    clear_cache(llm)
     one = Question([DOCUMENTS[5]], [1, 2, 3], salt="one")
     assert_all_right(model, llm, [one])
     [other, again] = assert_all_right(model, llm, [replace(one, salt="two"), replace(one, tokens=[3, 2, 1])])
@@ -279,7 +310,7 @@ def test_several_answers_of_one_request(model, llm):
 
 def test_questions_after_other_documents_share_no_blocks(model, llm):
     """A question of whole blocks is stored, too. Its keys depend on all documents, on their order and lengths."""
-    forget(llm)
+    clear_cache(llm)
     a, b = DOCUMENTS[4], DOCUMENTS[5]
     tokens = random_tokens(random.Random(6), 3 * BLOCK)
     first = Question([a, b], tokens)
@@ -299,13 +330,13 @@ def test_the_comparison_fails_without_the_rotation(model, llm, monkeypatch):
         return replace(result, start=result.start + result.base, base=0 * result.base)
 
     monkeypatch.setattr(backend, "plan", unrotated)
-    forget(llm)
+    clear_cache(llm)
     questions = [Question([DOCUMENTS[5], DOCUMENTS[6]], [1, 2, 3]), Question([DOCUMENTS[6], DOCUMENTS[5]], [1, 2, 3])]
     answers = ask(llm, questions)
     with pytest.raises(AssertionError):
         for question, answer in zip(questions, answers, strict=True):
             assert_right(model, question, answer)
-    forget(llm)
+    clear_cache(llm)
 
 
 @pytest.mark.parametrize(
@@ -362,25 +393,35 @@ def test_without_prefix_caching_documents_are_right(model, start, stock_answers)
         assert {answer.cached for answer in answers} == {0}
 
 
+@pytest.mark.skipif(HAS_GPU, reason="the other tests run the kernels on the GPU")
 def test_the_kernels_run_in_the_emulator(model, start, stock_answers, passes, monkeypatch):
     """The compiled kernels read vLLM's pool and its block table. They compute in bfloat16."""
-    monkeypatch.setattr(backend, "kernel_of", lambda spec, _: lazyrope.compile(spec, arch="emu:sm_80"))
+    kernels = []
+
+    def compile_for_emulator(spec: lazyrope.AttentionSpec, _: str) -> lazyrope.Attention:
+        kernels.append(lazyrope.compile(spec, arch="emu:sm_80"))
+        return kernels[-1]
+
+    monkeypatch.setattr(backend, "kernel_of", compile_for_emulator)
     questions = [Question(order, [5, 6, 7], max_tokens=3) for order in ([DOCUMENTS[1], DOCUMENTS[3]], [DOCUMENTS[3]])]
     for engine in engine_of(start, block_size=16, dtype="bfloat16"):
+        [builder] = builders_of(engine)
+        builder._graph_sizes = frozenset([1, 2])  # passes of decode use the steps that graphs would capture
         for _ in range(2):
             for question, answer in zip(questions, ask(engine, questions), strict=True):
-                assert_near(model, question, answer)
+                assert_right(model, question, answer, torch.bfloat16)
+        assert {backend.PASSES, 2} <= {key for _, key in builder._steps}
+    assert passes.shifted > 0 and kernels
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="CUDA graphs need a GPU")
+def test_cuda_graphs(model, start, stock_answers, passes):
+    rng = random.Random(8)
+    for engine in engine_of(start, enforce_eager=False, block_size=16):
+        for _ in range(3):
+            assert_all_right(model, engine, random_questions(rng, 8, max_tokens=20))
+        assert len({key for builder in builders_of(engine) for _, key in builder._steps}) > 1
     assert passes.shifted > 0
-
-
-def assert_near(model: Any, question: Question, answer: Answer) -> None:
-    """Checks that the log-probabilities have the error of bfloat16."""
-    hidden = reference.hidden_states(model, [*question.tokens, *answer.tokens[:-1]], question.documents)
-    with torch.no_grad():
-        logprobs = model.lm_head(hidden[-len(answer.tokens) :]).float().log_softmax(-1)
-    exact = logprobs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
-    assert (exact - torch.tensor(answer.logprobs)).abs().max() < 0.2
-    assert (logprobs.max(-1).values - exact).max() < 0.2
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         return [*rows, *(Rows(None, 0, count) for count in counts[len(rows) :])]
 
     def _step(self, kernel: Any, key: int, arrays: tuple[Any, Any, Segments], pages: Any) -> Any:
-        """Returns the step of a kernel, made anew or filled in place, so that a captured graph reads it again."""
+        """Returns the step of a kernel, new, or filled in place so that a captured graph reads the pass."""
         step = self._steps.get((id(kernel), key))
         if step is not None:
             step.update(*arrays, pages)

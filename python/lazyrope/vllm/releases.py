@@ -20,7 +20,7 @@ class Release:
 
     Attributes:
         version: The first two numbers of its version.
-        pool_methods: The class that says to vLLM how the pool lies in memory, a base of the attention backend.
+        pool_methods: The class that tells vLLM the order of the pool in memory, a base of the attention backend.
     """
 
     version: str

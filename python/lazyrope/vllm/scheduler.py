@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Counts:
-    """What the scheduler has done since it was made.
+    """Counts of requests and documents since the scheduler was made.
 
     Attributes:
         documents: The documents of all requests.
@@ -52,7 +52,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
     """The scheduler that vLLM takes by ``--scheduler-cls lazyrope.vllm.Scheduler``.
 
     Attributes:
-        counts: What it has done.
+        counts: Its counts of requests and documents.
     """
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         check_pool(kv_cache_config)
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         self.counts = Counts()
-        # For each document that a queued or running request computes, by the hash of its last block, that request.
+        # The requests that compute a document and are not finished, by the hash of the document's last block.
         self._coming: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
     def add_request(self, request: Any) -> None:
@@ -112,7 +112,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
     def _missing(self, request: Any, documents: Sequence[Any]) -> list[Any]:
         """Returns the requests that compute the missing documents before the last one that is not missing.
 
-        The request itself computes the missing ones after it. Nothing behind them is lost.
+        The request itself computes the missing ones after it. Nothing stored comes after them.
         """
         first: dict[bytes, Any] = {}  # each document once
         is_stored = []
