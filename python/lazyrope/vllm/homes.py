@@ -46,6 +46,8 @@ class BlockHomes:
     def write(self, blocks: Any, first_token: int, num_tokens: int) -> None:
         """Records that a request writes tokens at its own positions.
 
+        A block gets its home when its slot 0 is written. The request writes the other slots of it, too.
+
         Args:
             blocks: The block table of the request: integers, [blocks]. Block j holds the positions from
                 ``j * block_size`` on.
@@ -57,14 +59,15 @@ class BlockHomes:
         """
         if num_tokens == 0:
             return
-        first, last = first_token // self.block_size, (first_token + num_tokens - 1) // self.block_size
+        first, last = -(-first_token // self.block_size), (first_token + num_tokens - 1) // self.block_size
         if first_token < 0 or num_tokens < 0 or last >= len(blocks):
             raise SpecError(
                 f"tokens {first_token} to {first_token + num_tokens - 1} are written; the request's {len(blocks)} "
                 f"blocks hold tokens 0 to {len(blocks) * self.block_size - 1}"
             )
-        written = self._checked(blocks[first : last + 1])
-        self._homes[written] = np.arange(first, last + 1, dtype=np.int32) * self.block_size
+        if first <= last:  # in decode, mostly no block begins
+            written = self._checked(blocks[first : last + 1])
+            self._homes[written] = np.arange(first, last + 1, dtype=np.int32) * self.block_size
 
     def read(self, blocks: Any) -> Homes:
         """Returns the homes of blocks, int32 [blocks].

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from ..errors import SpecError
 from .homes import BlockHomes
 from .layout import PromptLayout
@@ -32,6 +30,7 @@ class Ledger:
         self._homes = homes
         self._requests: dict[str, _Request] = {}
         self._counts: Mapping[str, int] | None = None
+        self._admitted: list[_Request] = []  # the requests that have no view yet
 
     @property
     def block_size(self) -> int:
@@ -67,6 +66,7 @@ class Ledger:
         if computed % self.block_size:
             raise SpecError(f"request {request} found {computed} tokens in the cache; these are no whole blocks")
         self._requests[request] = _Request(layout, list(blocks), computed)
+        self._admitted.append(self._requests[request])
 
     def extend(self, request: str, blocks: Sequence[int], computed: int) -> None:
         """Records the new blocks of a known request, and the tokens that it has computed in earlier passes."""
@@ -89,11 +89,10 @@ class Ledger:
         for request, count in counts.items():
             known = self._known(request)
             self._homes.write(known.blocks, known.computed, count)
-        for request in counts:
-            known = self._known(request)
-            if known.view is None:
-                cached = known.blocks[: known.computed // self.block_size]
-                known.view = RequestView(known.layout, self._homes.read(np.asarray(cached, dtype=np.int64)))
+        for known in self._admitted:
+            cached = known.blocks[: known.computed // self.block_size]
+            known.view = RequestView(known.layout, self._homes.read(cached))
+        self._admitted = []
         self._counts = counts
 
     def end_pass(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from .layout import PromptLayout
 Ints = Any  # a NumPy array, int32
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Tokens in consecutive slots of a request's blocks that have one shift.
 
     Attributes:
@@ -35,6 +34,10 @@ class Run:
     base: int
     start: int
     length: int
+
+    def is_continued_by(self, other: Run) -> bool:
+        """Returns True if the other run has the same shift and is in the slots after this one."""
+        return (self.base, self.start + self.length, self.slot + self.length) == (other.base, other.start, other.slot)
 
 
 class RequestView:
@@ -53,11 +56,10 @@ class RequestView:
         """
         self.layout = layout
         self._cached = cached_homes
-        self._documents: list[Run] | None = None
-        size = layout.block_size
-        # The tokens of the question that were found in the cache, in runs that never change.
-        found = max(0, len(cached_homes) * size - layout.question)
-        self._found_question = list(self._runs(layout.question, found, layout.question))
+        # The runs that the question sees before the tokens that this request writes after its documents. They never
+        # change, and most requests of a pass need them, so they are kept.
+        self._before_own: list[Run] | None = None
+        self._own = max(layout.question, len(cached_homes) * layout.block_size)
 
     def pieces(self, first: int, count: int) -> Iterator[tuple[int, int, list[Run]]]:
         """Divides query rows where one document ends and the next one, or the question, begins.
@@ -71,7 +73,8 @@ class RequestView:
             token of them if the token's position is not after its own.
         """
         end = first + count
-        for begin, stop in pairwise((*self.layout.starts, self.layout.question)):
+        bounds = (*self.layout.starts, self.layout.question) if first < self.layout.question else ()
+        for begin, stop in pairwise(bounds):
             low, high = max(first, begin), min(end, stop)
             if low < high:
                 yield low, high, merged(self._runs(begin, high - begin, begin))
@@ -80,14 +83,16 @@ class RequestView:
             yield low, end, self._seen_by_question(end)
 
     def _seen_by_question(self, end: int) -> list[Run]:
-        if self._documents is None:
-            layout = self.layout
-            documents = zip(layout.starts, layout.lengths, layout.seen_from, strict=True)
-            self._documents = merged(
-                run for begin, length, seen in documents for run in self._runs(begin, length, seen)
-            )
-        begin = self.layout.question + sum(run.length for run in self._found_question)
-        return merged([*self._documents, *self._found_question, Run(begin, 0, begin, end - begin)])
+        if self._before_own is None:
+            self._before_own = merged(self._found())
+        return appended(self._before_own, Run(self._own, 0, self._own, end - self._own))
+
+    def _found(self) -> Iterator[Run]:
+        """Yields the runs of the documents, and of the question's tokens that were found in the cache."""
+        layout = self.layout
+        for begin, length, seen in zip(layout.starts, layout.lengths, layout.seen_from, strict=True):
+            yield from self._runs(begin, length, seen)
+        yield from self._runs(layout.question, self._own - layout.question, layout.question)
 
     def _runs(self, begin: int, length: int, seen: int) -> Iterator[Run]:
         """Yields the runs of tokens that begin at a block, and that the request sees from position `seen` on."""
@@ -108,17 +113,19 @@ class RequestView:
 
 
 def merged(runs: Iterable[Run]) -> list[Run]:
-    """Joins neighbouring runs of equal shift whose tokens are in consecutive slots. Empty runs are left out."""
+    """Joins neighbouring runs of equal shift whose tokens are in consecutive slots."""
     result: list[Run] = []
     for run in runs:
-        if run.length == 0:
-            continue
-        last = result[-1] if result else None
-        if last and (last.base, last.start + last.length, last.slot + last.length) == (run.base, run.start, run.slot):
-            result[-1] = Run(last.slot, last.base, last.start, last.length + run.length)
-        else:
-            result.append(run)
+        result[-1:] = appended(result[-1:], run)
     return result
+
+
+def appended(runs: list[Run], last: Run) -> list[Run]:
+    """Returns the runs and one more, which is joined to the last of them if it continues it."""
+    if not runs or not runs[-1].is_continued_by(last):
+        return [*runs, last]
+    joined = runs[-1]._replace(length=runs[-1].length + last.length)
+    return [*runs[:-1], joined]
 
 
 @dataclass(frozen=True)
