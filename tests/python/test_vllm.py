@@ -23,7 +23,7 @@ import lazyrope.vllm
 from lazyrope import SpecError
 from lazyrope.vllm import backend, plugin
 from lazyrope.vllm.ledger import Ledger
-from lazyrope.vllm.plan import Plan
+from lazyrope.vllm.plan import Plan, plan
 from vllm import LLM, SamplingParams
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
@@ -181,12 +181,17 @@ def assert_right(model: Any, question: Question, answer: Answer, dtype: torch.dt
     error of the dtype.
     """
     assert answer.reason == "length" and len(answer.tokens) == question.max_tokens
+    assert error_of(model, question, answer) < TOLERANCE[dtype], question
+
+
+def error_of(model: Any, question: Question, answer: Answer) -> float:
+    """Returns how far the answer's log-probabilities, or those of the reference's best tokens, are from its tokens'."""
     hidden = reference.hidden_states(model, [*question.tokens, *answer.tokens[:-1]], question.documents)
     with torch.no_grad():
         logprobs = model.lm_head(hidden[-len(answer.tokens) :]).float().log_softmax(-1)
     exact = logprobs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
-    assert (logprobs.max(-1).values - exact).max() < TOLERANCE[dtype], question
-    assert (exact - torch.tensor(answer.logprobs)).abs().max() < TOLERANCE[dtype], question
+    distances = torch.cat([logprobs.max(-1).values - exact, (exact - torch.tensor(answer.logprobs)).abs()])
+    return float(distances.max())
 
 
 def assert_all_right(model: Any, llm: LLM, questions: Sequence[Question]) -> list[Answer]:
@@ -209,7 +214,7 @@ class Passes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tokens = self.resumed = self.shifted = 0
         self._names: Counter[str] = Counter()
-        begin_pass, admit, plan = Ledger.begin_pass, Ledger.admit, backend.plan
+        begin_pass, admit = Ledger.begin_pass, Ledger.admit
 
         def count_tokens(ledger: Ledger, counts: dict[str, int]) -> None:
             self.tokens += sum(counts.values())
@@ -228,6 +233,12 @@ class Passes:
         monkeypatch.setattr(Ledger, "begin_pass", count_tokens)
         monkeypatch.setattr(Ledger, "admit", count_admissions)
         monkeypatch.setattr(backend, "plan", count_shifts)
+
+
+def unrotated_plan(*given: Any) -> Plan:
+    """Returns a plan in which moved documents are at their positions, and queries are not rotated for them."""
+    made = plan(*given)
+    return replace(made, start=made.start + made.base, base=0 * made.base)
 
 
 @pytest.fixture
@@ -322,14 +333,21 @@ def test_questions_after_other_documents_share_no_blocks(model, llm):
     assert again.cached == documents + 2 * BLOCK and other.cached == documents and shorter.cached < documents
 
 
+def test_an_ordinary_prompt_shares_blocks_with_a_document(model, llm):
+    """A document's hashes are those of a prompt that is the document alone, at whatever position it was computed."""
+    clear_cache(llm)
+    a, b = DOCUMENTS[5], DOCUMENTS[6]
+    assert_all_right(model, llm, [Question([a, b], [1, 2, 3])])
+    [plain] = assert_all_right(model, llm, [Question([], [*b, 4, 5, 6])])
+    assert plain.cached == 3 * BLOCK == len(b) // BLOCK * BLOCK
+    clear_cache(llm)
+    assert_all_right(model, llm, [Question([], [*b, 4, 5, 6])])
+    [moved] = assert_all_right(model, llm, [Question([b, a], [1, 2, 3])])
+    assert moved.cached == 3 * BLOCK
+
+
 def test_the_comparison_fails_without_the_rotation(model, llm, monkeypatch):
-    made = backend.plan
-
-    def unrotated(*given: Any) -> Plan:
-        result = made(*given)
-        return replace(result, start=result.start + result.base, base=0 * result.base)
-
-    monkeypatch.setattr(backend, "plan", unrotated)
+    monkeypatch.setattr(backend, "plan", unrotated_plan)
     clear_cache(llm)
     questions = [Question([DOCUMENTS[5], DOCUMENTS[6]], [1, 2, 3]), Question([DOCUMENTS[6], DOCUMENTS[5]], [1, 2, 3])]
     answers = ask(llm, questions)
@@ -391,6 +409,21 @@ def test_without_prefix_caching_documents_are_right(model, start, stock_answers)
     for engine in engine_of(start, enable_prefix_caching=False):
         answers = assert_all_right(model, engine, random_questions(random.Random(5), 6))
         assert {answer.cached for answer in answers} == {0}
+
+
+def test_a_pool_of_8_bits(model, start, stock_answers, monkeypatch):
+    """Keys and values are rounded to 8 bits, so the limit is wide. Without the rotation, errors exceed it."""
+    questions = random_questions(random.Random(9), 6)
+
+    def worst_error(llm: LLM) -> float:
+        ask(llm, questions)  # the second time, documents are stored
+        return max(error_of(model, *each) for each in zip(questions, ask(llm, questions), strict=True))
+
+    for engine in engine_of(start, kv_cache_dtype="fp8_e4m3"):
+        assert worst_error(engine) < 1
+        monkeypatch.setattr(backend, "plan", unrotated_plan)
+        clear_cache(engine)
+        assert worst_error(engine) > 2
 
 
 @pytest.mark.skipif(HAS_GPU, reason="the other tests run the kernels on the GPU")
