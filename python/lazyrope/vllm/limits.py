@@ -43,8 +43,8 @@ def check_pool(pool: Any) -> None:
     if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
         raise SpecError(
             f"lazyrope.vllm cannot serve this model: its layers have {len(groups)} block tables ({', '.join(kinds)}), "
-            "and a document needs one of full attention. For a model with sliding windows, give "
-            "--disable-hybrid-kv-cache-manager"
+            "and a document needs one of full attention. For a model of which some layers have a sliding window and "
+            "others none, give --disable-hybrid-kv-cache-manager"
         )
 
 
