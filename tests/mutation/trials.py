@@ -10,7 +10,7 @@ from functools import cached_property
 import lazyrope
 import torch
 
-from tests.support import eager
+from tests.support import eager, page_mass
 from tests.support.cases import Case, Setting, documents_case, random_case
 from tests.support.document_fixture import DocumentFixture, in_order
 from tests.support.metadata import capacity_of
@@ -85,6 +85,9 @@ class Trial:
     def run(self) -> None:
         """Runs the step. Raises DriverError if a kernel breaks a rule, AssertionError if the result is wrong."""
         case = self.case
+        if case.spec.page_mass:
+            page_mass.check_masses(case, self.kernel, page_mass.plan(case, self.kernel))
+            return
         step = case.plan(self.kernel, capacity=capacity_of(case.metadata, rotated_tokens=self.rotated_tokens))
         if not self.attends:
             return
@@ -127,9 +130,10 @@ def late_maxima(lengths: list[int], tokens: int, **setting: object) -> Case:
     return case
 
 
-def requests_of_one_document(count: int, kv_heads: int = 1) -> Case:
+def requests_of_one_document(count: int, kv_heads: int = 1, **setting: object) -> Case:
     """Makes requests of one token that share a document."""
-    fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], 1, "cpu")
+    chosen = Setting(head_dim=64, group=2, kv_heads=kv_heads, **setting)  # type: ignore[arg-type]
+    fixture = DocumentFixture(chosen, [40], 1, "cpu")
     return fixture.case(fixture.queries(count), [in_order(fixture, [0], 1)] * count)
 
 
@@ -225,5 +229,8 @@ TRIALS = [
     Trial("many shared segments", lambda: requests_that_share(180), DECODE, PREFILL, attends=False),
     Trial("a shared slice", lambda: requests_that_share_a_slice(40), DECODE, PREFILL, attends=False),
     Trial("shared segments", lambda: requests_that_share(9), DECODE, PREFILL),
+    # plan_page_mass scans these segments in two rounds, and a CTA of sum_page_mass sums several groups of runs.
+    Trial("page masses", documents([5] * 300, 1, kv_heads=1, page_mass=True), DECODE, PREFILL),
+    Trial("page masses of requests", lambda: requests_of_one_document(4, page_mass=True), DECODE, PREFILL),
     Trial("many requests", lambda: many_requests(1100), DECODE, PREFILL, attends=False),
 ]

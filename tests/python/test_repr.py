@@ -118,7 +118,7 @@ TEXTS = {
     "TokenSlots": "TokenSlots(slot_mapping=tensor(",
     "Batch": "Batch(num_requests=1, num_segments=1, num_tokens=1, capacity=StepCapacity(requests=1, segments=1, ",
     "Step": "Step(num_tokens=1, capacity=StepCapacity(requests=1, segments=1, query_tokens=1, tokens_per_request=1, "
-    "rotated_tokens=0), page_size=16, layout='NHD', nbytes=",
+    "rotated_tokens=0, mass_pages=0), page_size=16, layout='NHD', nbytes=",
     "AppendStep": "AppendStep(capacity=AppendCapacity(tokens=7, spans=None), page_size=16, layout='NHD')",
     "Profile": "Profile(",
     "EagerAttention": f"EagerAttention({SPEC})",
