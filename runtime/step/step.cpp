@@ -198,6 +198,8 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   params_.page_size = divisor(format_.page_size);
   num_tokens_ = params_.inputs.num_tokens;
   tensors_ = tensors;
+  if (shape_.page_mass)
+    page_mass_.plan.mass_tokens = tensors.mass_tokens ? ints(*tensors.mass_tokens) : nullptr;
   memory_->clear_if_broken(stream);
   const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
   const auto accessed_memory = [&] {
@@ -235,7 +237,6 @@ void Step::plan_with_cascade(int ctas, Stream stream, AccessedMemoryFn accessed_
 void Step::plan_page_mass(Stream stream, AccessedMemoryFn accessed_memory) {
   PlanPageMassParams& plan = page_mass_.plan;
   plan.inputs = params_.inputs;
-  plan.mass_tokens = tensors_->mass_tokens ? ints(*tensors_->mass_tokens) : nullptr;
   const std::int64_t terms = std::int64_t{plan.max_token_runs} * plan.num_heads;
   const std::int64_t terms_of_cta =
       std::int64_t{kPlanPageMassThreads} * kClearedChunks * kChunkTerms;
