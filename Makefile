@@ -137,7 +137,7 @@ $(VENV)/.%: tools/requirements/%.txt tools/set_up.sh
 	@touch $@
 
 # vLLM depends on packages whose builds for CUDA do not load beside PyTorch for the CPU. The tests use none of them.
-$(VENV)-vllm/.vllm: tools/requirements/vllm.txt tools/set_up.sh
+$(VENV)-vllm/.vllm: $(VENV)/.build tools/requirements/vllm.txt tools/set_up.sh
 	@PYTHON=$(PYTHON) tools/set_up.sh $(VENV)-vllm vllm
 	@$(VENV)-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
