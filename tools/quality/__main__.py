@@ -63,9 +63,10 @@ def chosen_levels(parser: argparse.ArgumentParser, options: argparse.Namespace) 
 
 
 def command(arguments: list[str]) -> str:
-    """Returns the command that gives the same figures, without the path of their file."""
+    """Returns the command that gives the same figures, without the path of their file and the commit."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--json")
+    parser.add_argument("--commit")
     return shlex.join(["python", "-m", "tools.quality", *parser.parse_known_args(arguments)[1]])
 
 
@@ -106,6 +107,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all outcomes to FILE")
+    parser.add_argument("--commit", metavar="HASH", help="the commit that is measured (default: git's)")
     options = parser.parse_args()
     levels = chosen_levels(parser, options)
 
@@ -126,9 +128,9 @@ def main() -> None:
         results = compare(Reference(model), levels, prefix, bar, options.seed)
     print(report(results))
     if options.json:
-        written = environment(None) | {
+        written = environment(options.commit) | {
             "command": command(sys.argv[1:]),
-            "options": {name: value for name, value in vars(options).items() if name != "json"},
+            "options": {name: value for name, value in vars(options).items() if name not in ("json", "commit")},
             "tokens": [case.tokens for case in cases],
             "summary": {"all": results.summary(), **{kind: results.summary(kind) for kind in facts.KINDS}},
             "full_loss": results.full_loss,
