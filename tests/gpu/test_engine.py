@@ -26,7 +26,7 @@ def captures(monkeypatch) -> list[tuple[int, int]]:
     capture = passes._Graph._capture
 
     def counted(graph: Any, runner: Any) -> None:
-        sizes.append(graph.size)
+        sizes.append((graph.key.tokens, graph.key.jobs))
         capture(graph, runner)
 
     monkeypatch.setattr(passes._Graph, "_capture", counted)

@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
+from lazyrope.recovery import PageChoice
 from lazyrope.transformers import Engine, Generation, attach, passes
 
 from tests.python import test_recovery_real_model as real
@@ -36,7 +37,7 @@ class Served:
         exact: The reference of the same model in fp32.
         eager: The reference in bf16, whose error is the noise.
         engine: The engine of the model in bf16.
-        captures: The sizes of the graphs that the engine has captured, and whether their passes have groups.
+        captures: The keys of the graphs that the engine has captured.
     """
 
     model: Any
@@ -46,7 +47,7 @@ class Served:
     documents: list[list[int]]
     prompt: list[int]
     engine: Engine
-    captures: list[tuple[tuple[int, int], bool]] = field(default_factory=list)
+    captures: list[Any] = field(default_factory=list)
 
 
 def served(model: Any, exact: Any, prefix: list[int], documents: list[list[int]], prompt: list[int]) -> Served:
@@ -79,7 +80,7 @@ def case(request: pytest.FixtureRequest) -> Served:
     capture = passes._Graph._capture
 
     def counted(graph: Any, runner: Any) -> None:
-        made.captures.append((graph.size, graph._pass._has_groups))
+        made.captures.append(graph.key)
         capture(graph, runner)
 
     patch = pytest.MonkeyPatch()
@@ -142,7 +143,35 @@ def test_captured_passes_answer_as_the_reference_does(case, level):
         assert_follows(generation, case)
         captured.append(len(case.captures))
     assert captured[-1] == captured[-2] > 0, "a size was captured again, or none was captured"
-    assert any(groups for _, groups in case.captures) or level != "ape"
+    assert any(key.has_groups for key in case.captures) or level != "ape"
+    assert any(key.measures for key in case.captures) or level != "guided"
+
+
+def measured(engine: Engine, case: Served, masses: list[list[float]]) -> list[torch.Tensor]:
+    """Returns the masses by which guided requests choose. All but the first find their documents stored."""
+    masses.clear()
+    for documents in (case.documents, case.documents[::-1], case.documents[1:], case.documents):
+        engine.generate(case.prompt, documents, max_new_tokens=1, stop=[], recovery="guided", share=0.6).result()
+    return [torch.tensor(mass) for mass in masses]
+
+
+def test_captured_passes_measure_what_plain_passes_measure(case, monkeypatch):
+    masses: list[list[float]] = []
+    tokens = PageChoice.tokens
+
+    def record(choice: PageChoice, scores: Any) -> list[int]:
+        masses.append(list(scores))
+        return tokens(choice, scores)
+
+    monkeypatch.setattr(PageChoice, "tokens", record)
+    options: dict[str, Any] = {"budget": "256MiB", "arch": ARCH, "prefix": case.prefix, "recovery": "prefix"}
+    plain = measured(attach(case.model, cuda_graphs=False, **options), case, masses)
+    captures = len(case.captures)
+    given = measured(attach(case.model, **options), case, masses)
+    assert any(key.measures for key in case.captures[captures:]) and len(given) == len(plain) == 4
+    for mass, expected in zip(given, plain, strict=True):
+        # Other shapes of matrix products round in other ways, by 0.4%. The masses of other pages differ by half.
+        assert (mass - expected).norm() < 0.02 * expected.norm()
 
 
 def test_requests_of_all_levels_share_passes(case):

@@ -201,7 +201,7 @@ def test_a_request_is_cancelled_at_any_step(model):
 def test_an_error_of_the_model_ends_the_request(model, monkeypatch):
     engine = make_engine(model, recovery="guided", share=SHARE)
     generation = engine.generate(PROMPT, DOCUMENTS)
-    monkeypatch.setattr("lazyrope.transformers.measuring.Meter.end_layer", lambda *_: 1 / 0)
+    monkeypatch.setattr("lazyrope.transformers.measuring.Meter.masses_of", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.run()
     assert generation.finish_reason == "error"

@@ -36,7 +36,7 @@ SPANS: tuple[tuple[Any, str, str], ...] = (
     (passes._Graph, "run", REPLAY),
     (passes._Graph, "_capture", "capture"),
     (passes.Runner, "run", "launch the rest, wait"),
-    (Meter, "end_layer", "add up the masses of pages"),
+    (Meter, "finish", "add up the masses of pages"),
     (Guide, "choose", "choose pages"),
     (Engine, "_finish_pass", "finish the pass"),
 )

@@ -72,6 +72,10 @@ class Backend:
         specs = [AttentionSpec(**(kernels.spec.__getstate__() | changes)) for kernels in self.kernels]
         return tuple(self._compiled(spec).attention for spec in specs)
 
+    @property
+    def num_layers(self) -> int:
+        return len(self._group)
+
     def group_of(self, layer: int) -> int:
         """Returns the index in :attr:`kernels` of the layer's kernels."""
         return self._group[layer]

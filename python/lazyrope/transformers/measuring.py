@@ -1,4 +1,4 @@
-"""Measures, in the passes of a model, to which pages of its documents a question attends."""
+"""Measures, in passes of a model, to which pages of its documents a question attends."""
 
 from __future__ import annotations
 
@@ -6,45 +6,47 @@ from typing import Any
 
 import torch
 
-from .work import Packed, Work
+from .work import Packed, power_of_two
 
 Tensor = Any
 
 
 class Meter:
-    """Adds up the masses of the pages of one pass over its layers.
+    """Holds the masses of all pages of a pass, as each layer's attention gives them.
+
+    Its memory stays where it is from pass to pass, so that CUDA graphs can capture passes. If a pass has more pages
+    than there is room for, larger memory replaces it, and a graph must be captured again.
 
     Args:
-        work: The work of the pass. The pass has not counted its tokens as done yet.
-        packed: The same work, packed.
-        device: The device of the pass.
+        num_layers: The layers of the model.
+        device: The device of the passes.
+
+    Attributes:
+        capacity: The pages that there is room for.
     """
 
-    def __init__(self, work: Work, packed: Packed, device: Any) -> None:
+    def __init__(self, num_layers: int, device: Any) -> None:
+        self.capacity = 0
+        self._masses = torch.empty((num_layers, 0), dtype=torch.float32, device=device)
+
+    def update(self, packed: Packed, views: dict[str, Tensor]) -> None:
+        """Makes room for the pages of a pass, and remembers which of them its questions ask for."""
         assert packed.masses is not None
-        self._work = work
-        self._masses = packed.masses
-        # All requests of an engine have the same number of layers.
-        self._layers = next(job.question.layers for job, _ in work.rows if job.question is not None)
-        self._of_layer = torch.empty(self._masses.page_indptr[-1], dtype=torch.float32, device=device)
-        self._sum = torch.zeros_like(self._of_layer)
+        self._questions = packed.masses.questions
+        self._pages = views["mass_pages"]
+        if packed.masses.num_pages > self.capacity:
+            self.capacity = power_of_two(packed.masses.num_pages)
+            self._masses = self._masses.new_empty((len(self._masses), self.capacity))
 
-    def begin_layer(self) -> Tensor:
-        """Returns the tensor that the next layer's attention fills with the masses of all pages."""
-        return self._of_layer
-
-    def end_layer(self, layer: int) -> None:
-        """Adds the masses of a layer to those of the layers before, if its attention counts."""
-        if self._layers is None or layer < self._layers:
-            self._sum += self._of_layer
+    def masses_of(self, layer: int) -> Tensor:
+        """Returns the tensor that the layer's attention fills with the masses of all pages, float32 [capacity]."""
+        return self._masses[layer]
 
     def finish(self) -> None:
-        """Gives the questions the masses of their pages, after the last layer."""
-        indptr = self._masses.page_indptr
-        for (job, n), first in zip(self._work.rows, self._masses.first_segments, strict=True):
-            question = job.question
-            if question is None or not job.measured(n):
-                continue
-            at = [indptr[first + segment] + page for segment, page in question.pages]
-            mass = self._sum[torch.tensor(at, dtype=torch.int64).to(self._sum.device)]
+        """Gives the questions the masses of their pages, summed over layers, after the last layer."""
+        # All requests of an engine have the same number of layers.
+        counted = self._masses[: self._questions[0].layers]
+        masses = counted.index_select(1, self._pages).sum(0)
+        parts = masses.split([len(question.pages) for question in self._questions])
+        for question, mass in zip(self._questions, parts, strict=True):
             question.mass = mass if question.mass is None else question.mass + mass

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from functools import cache, cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,11 +20,13 @@ from .grouping import GroupedAttention
 from .hook import AttentionCall, attending
 from .measuring import Meter
 from .progress import Progress
-from .work import SEGMENTS, SPANS, Packed, Work, pack
+from .work import SEGMENTS, SPANS, Packed, Work, pack, power_of_two
 
 Tensor = Any
 
 GRAPH_JOBS = 32  # the jobs of a graph, except in decode: one number keeps the captured sizes few
+# Each captured pass has steps of its own. One for so many pairs of a token and a page takes 32 MiB with 32 heads.
+GRAPH_MASS_PAGES = 1 << 18
 MIN_CAPACITY = StepCapacity(1, 1, 1, 1)
 _numbers = attrgetter(
     *(field.name for field in fields(StepCapacity))
@@ -78,7 +80,7 @@ class _GrowingAppend:
             self.step = self._attention.plan_append(
                 spans,
                 self._store.pages,
-                capacity=AppendCapacity(_power_of_two(tokens)),
+                capacity=AppendCapacity(power_of_two(tokens)),
                 page_size=self._store.page_size,
             )
         else:
@@ -92,11 +94,7 @@ def _holds(capacity: StepCapacity, needed: StepCapacity) -> bool:
 def _grown(capacity: StepCapacity, needed: StepCapacity) -> StepCapacity:
     """Returns a capacity that holds both, with each new number rounded up to a power of two."""
     pairs = zip(_numbers(capacity), _numbers(needed), strict=True)
-    return StepCapacity(*(max(have, _power_of_two(need)) if need > 0 else have for have, need in pairs))
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
+    return StepCapacity(*(max(have, power_of_two(need)) if need > 0 else have for have, need in pairs))
 
 
 class Pass:
@@ -119,7 +117,7 @@ class Pass:
         self._grouped = GroupedAttention(backend, least.query_tokens)
         self._group_steps = [_GrowingStep(kernels.attention, backend.store, least) for kernels in backend.kernels]
         self._has_groups = False
-        self._meter: Meter | None = None
+        self._meter = Meter(backend.num_layers, backend.store.device) if measures else None
         self.out: Tensor | None = None
         self.after_layer: Callable[[], object] | None = None
 
@@ -137,14 +135,16 @@ class Pass:
             for step in self._group_steps:
                 step.update(packed, views, "group")
             self._grouped.update(views)
-        self._meter = None if packed.masses is None else Meter(work, packed, self._backend.store.device)
+        if self._meter is not None:
+            self._meter.update(packed, views)
 
     @property
-    def steps(self) -> tuple[Any, ...]:
-        """The steps of the pass. A captured graph can be replayed as long as they are the same objects."""
+    def memory(self) -> tuple[Any, ...]:
+        """The steps of the pass and its room for masses. A captured graph can be replayed as long as they are equal."""
         moves = (self._source.step, self._target.step) if self._moves else ()
         groups = self._group_steps if self._has_groups else ()
-        return *(arguments.step for arguments in (*self._arguments, *groups)), self._append.step, *moves
+        room = None if self._meter is None else self._meter.capacity
+        return *(arguments.step for arguments in (*self._arguments, *groups)), self._append.step, *moves, room
 
     def attend(self, layer: int, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         backend = self._backend
@@ -157,13 +157,11 @@ class Pass:
         kernels.attention.append(k, v, *pools, self._append.step, **scales)
         if self._moves:
             kernels.reposition(*pools, self._source.step, self._target.step)
-        masses = {} if self._meter is None else {"page_mass": self._meter.begin_layer()}
+        masses = {} if self._meter is None else {"page_mass": self._meter.masses_of(layer)}
         rest_lse = self._grouped.lse_of_rest(q) if self._has_groups else None
         out, lse = attention(
             q, *pools, step, out=self.out, lse=rest_lse, return_lse=self._has_groups, sinks=sinks, **scales, **masses
         )
-        if self._meter is not None:
-            self._meter.end_layer(layer)
         if self._has_groups:
             out = self._grouped.merged(kernels.attention, self._group_steps[group].step, q, pools, out, lse, scales)
         if self.after_layer is not None:
@@ -204,7 +202,7 @@ class Runner:
         views = packed.views(self._to_device(packed))
         temperature = torch.tensor(temperatures, dtype=torch.float32).to(self.device)
         # A captured pass serves any temperature, so it always draws noise.
-        if self._graphs is not None and (graph := self._graphs.of(work, packed.max_rows)) is not None:
+        if self._graphs is not None and (graph := self._graphs.of(work, packed)) is not None:
             return graph.run(self, work, packed, views, temperature)
         layers = self._pass if packed.masses is None else self._measuring_pass
         layers.update(packed, views, work)
@@ -302,21 +300,45 @@ class _Graphs:
         self._dtype = dtype
         self._max_tokens = max_tokens
         self._pool = torch.cuda.graph_pool_handle()  # one memory pool for all graphs, which never run at the same time
-        self._graphs: dict[tuple[int, bool, bool, bool], _Graph] = {}
+        self._graphs: dict[_GraphKey, _Graph] = {}
 
-    def of(self, work: Work, max_rows: int) -> _Graph | None:
-        """Returns the graph for a pass of jobs of at most `max_rows` tokens, or None if the pass is not captured."""
-        is_decode = max_rows == 1 and not work.moves
+    def of(self, work: Work, packed: Packed) -> _Graph | None:
+        """Returns the graph for a pass, or None if the pass is not captured."""
+        is_decode = packed.max_rows == 1 and not work.moves
         if not is_decode and (work.num_tokens > self._max_tokens or len(work.rows) > GRAPH_JOBS):
             return None
-        if any(job.hidden is not None or job.logits_from is not None or job.question for job, _ in work.rows):
+        if any(job.hidden is not None or job.logits_from is not None for job, _ in work.rows):
             return None
-        tokens = _power_of_two(work.num_tokens)
-        key = (tokens, max_rows > 1, bool(work.moves), work.has_groups)
+        if packed.masses is not None and packed.masses.room > GRAPH_MASS_PAGES:
+            return None
+        tokens, measures = power_of_two(work.num_tokens), packed.masses is not None
+        key = _GraphKey(tokens, packed.max_rows > 1, bool(work.moves), work.has_groups, measures)
         if key not in self._graphs:
-            jobs = min(tokens, GRAPH_JOBS) if max_rows > 1 else tokens
-            self._graphs[key] = _Graph(self._backend, self._dtype, self._pool, tokens, jobs, max_rows > 1)
+            self._graphs[key] = _Graph(self._backend, self._dtype, self._pool, key)
         return self._graphs[key]
+
+
+class _GraphKey(NamedTuple):
+    """The properties that the passes of one graph have in common.
+
+    Attributes:
+        tokens: The most tokens.
+        has_chunks: True if a job may have several tokens.
+        has_moves: True if stored tokens are copied before.
+        has_groups: True if a job attends to a group of segments apart.
+        measures: True if attention to pages is measured.
+    """
+
+    tokens: int
+    has_chunks: bool
+    has_moves: bool
+    has_groups: bool
+    measures: bool
+
+    @property
+    def jobs(self) -> int:
+        """The most jobs."""
+        return min(self.tokens, GRAPH_JOBS) if self.has_chunks else self.tokens
 
 
 @cache
@@ -330,16 +352,16 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class _Graph:
-    """A captured pass of up to `tokens` tokens and `jobs` jobs. Without `chunks`, each job has one token."""
+    """A captured pass, which serves all passes with its key."""
 
-    def __init__(self, backend: Backend, dtype: torch.dtype, pool: Any, tokens: int, jobs: int, chunks: bool) -> None:
-        device, spec = backend.store.device, backend.spec
-        self.size = (tokens, jobs)
-        self._memory = pool
-        # The capacity covers all passes of this size, so that larger ones do not force another capture. The number of
-        # segments alone may grow.
-        capacity = StepCapacity(jobs, 1, tokens, tokens if chunks else 1)
-        self._pass = Pass(backend, capacity)
+    def __init__(self, backend: Backend, dtype: torch.dtype, pool: Any, key: _GraphKey) -> None:
+        device, spec, tokens, jobs = backend.store.device, backend.spec, key.tokens, key.jobs
+        self.key = key
+        self._pool = pool
+        # The capacity covers all passes of this size, so that larger ones do not force another capture. The numbers of
+        # segments and of pages that are measured may grow.
+        capacity = StepCapacity(jobs, 1, tokens, tokens if key.has_chunks else 1)
+        self._pass = Pass(backend, capacity, measures=key.measures)
         # The kernels do not write rows beyond the pass's tokens, so these rows must hold finite numbers.
         self._pass.out = torch.zeros((tokens, spec.num_q_heads, spec.head_dim), dtype=dtype, device=device)
         self._ids, self._positions = (torch.zeros(tokens, dtype=torch.int32, device=device) for _ in range(2))
@@ -358,9 +380,10 @@ class _Graph:
         self._positions[:tokens].copy_(views["positions"])
         self._last[:jobs].copy_(views["last"])
         self._temperatures[:jobs].copy_(temperatures)
-        if self._captured != self._pass.steps:
+        if self._captured != self._pass.memory:
             self._capture(runner)
         self._graph.replay()
+        self._pass.finish()
         return [int(token) for token in self._chosen[:jobs].tolist()]
 
     def _forward(self, runner: Runner) -> Tensor:
@@ -376,11 +399,11 @@ class _Graph:
         # "thread_local" lets other threads allocate during the capture.
         with (
             _paused_garbage_collection(),
-            torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"),
+            torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"),
         ):
             self._chosen = self._forward(runner)
         self._graph = graph  # the old graph stays alive until here, for the pool's memory is freed with its last graph
-        self._captured = self._pass.steps
+        self._captured = self._pass.memory
 
 
 @contextmanager

@@ -162,16 +162,16 @@ SPANS = ("indptr", "start", "first_page", "lead")
 
 @dataclass(frozen=True)
 class Masses:
-    """The pages of a pass whose attention mass is measured.
+    """The measurement of one pass.
 
     Attributes:
-        page_indptr: The place of each segment's first page among all pages, and the number of all pages.
-        first_segments: The first segment of each job.
+        questions: The questions that are measured.
+        num_pages: The number of pages of all segments of the pass. Each has a mass.
         room: The capacity of a step that has room for the masses: tokens of questions times pages.
     """
 
-    page_indptr: list[int]
-    first_segments: list[int]
+    questions: list[Question]
+    num_pages: int
     room: int
 
 
@@ -205,16 +205,15 @@ def pack(work: Work, page_size: int) -> Packed:
 
     Its arrays are "ids", "positions", "last" (the last row of each job), "kept" (the rows whose logits are kept),
     "q_indptr", "q_position", "segments.*", "append.*" and, if there are moves, "source.*" and "target.*". In a pass
-    that measures attention, the segments have "mass_tokens". If there are groups of segments, "group.*" are the columns
-    of these segments and, for each token, "group.inverse_temperature" and "group.lse_scale": the bits of float32. Both
-    are 1 for a token without a group.
+    that measures attention, the segments have "mass_tokens", and "mass_pages" has the numbers of the pages that each
+    question asks for, one question after another. If there are groups of segments, "group.*" are the columns of these
+    segments and, for each token, "group.inverse_temperature" and "group.lse_scale": the bits of float32. Both are 1 for
+    a token without a group.
     """
     arrays = _rows(work.rows, page_size)
     masses = None
     if work.measures:
-        counted = [0 if job.question is None else len(job.measured(n)) for job, n in work.rows]
-        arrays["segments.mass_tokens"] = counted
-        masses = _masses(arrays, counted)
+        masses = _add_masses(arrays, work.rows)
     if work.has_groups:
         arrays |= _groups(work.rows)
     if work.moves:
@@ -276,13 +275,19 @@ def _columns(name: str, indptr: Sequence[int], segments: Sequence[Segment]) -> d
     }
 
 
-def _masses(arrays: dict[str, Sequence[int]], counted: Sequence[int]) -> Masses:
-    """Numbers the pages of a pass of which each job has so many tokens of a question."""
+def _add_masses(arrays: dict[str, Sequence[int]], rows: list[tuple[Job, int]]) -> Masses:
+    """Adds the arrays of a pass that measures attention. Pages are numbered over the segments of all jobs."""
+    counted = [0 if job.question is None else len(job.measured(n)) for job, n in rows]
     columns = zip(arrays["segments.lead"], arrays["segments.length"], strict=True)
-    pages = [-(-(lead % PAGE + length) // PAGE) if length else 0 for lead, length in columns]
-    page_indptr, spans = _indptr(pages), arrays["segments.indptr"]
-    of_jobs = [page_indptr[end] - page_indptr[begin] for begin, end in pairwise(spans)]
-    return Masses(page_indptr, list(spans[:-1]), sum(n * count for n, count in zip(counted, of_jobs, strict=True)))
+    indptr = _indptr(-(-(lead % PAGE + length) // PAGE) if length else 0 for lead, length in columns)
+    questions, pages, room = [], [], 0
+    for (job, _), count, (first, end) in zip(rows, counted, pairwise(arrays["segments.indptr"]), strict=True):
+        if job.question is not None and count > 0:
+            questions.append(job.question)
+            pages += [indptr[first + segment] + page for segment, page in job.question.pages]
+            room += count * (indptr[end] - indptr[first])
+    arrays |= {"segments.mass_tokens": counted, "mass_pages": pages}
+    return Masses(questions, indptr[-1], room)
 
 
 def _own(job: Job, n: int, page_size: int) -> list[Segment]:
@@ -310,6 +315,11 @@ def private_segment(positions: range, first_page: int, slot: int, page_size: int
 def _append(name: str, lengths: list[int], rows: Sequence[tuple[int, ...]]) -> dict[str, Sequence[int]]:
     columns = (_indptr(lengths), *zip(*rows, strict=True))
     return {f"{name}.{column}": values for column, values in zip(SPANS, columns, strict=True)}
+
+
+def power_of_two(n: int) -> int:
+    """Returns the least power of two that is at least n."""
+    return 1 << max(0, n - 1).bit_length()
 
 
 def _indptr(lengths: Iterable[int]) -> list[int]:
