@@ -150,7 +150,8 @@ def test_captured_passes_answer_as_the_reference_does(case, level):
 def measured(engine: Engine, case: Served, masses: list[list[float]]) -> list[torch.Tensor]:
     """Returns the masses by which guided requests choose. All but the first find their documents stored."""
     masses.clear()
-    for documents in (case.documents, case.documents[::-1], case.documents[1:], case.documents):
+    more = [*case.documents, *case.documents]
+    for documents in (case.documents, case.documents[::-1], more, case.documents):
         engine.generate(case.prompt, documents, max_new_tokens=1, stop=[], recovery="guided", share=0.6).result()
     return [torch.tensor(mass) for mass in masses]
 
