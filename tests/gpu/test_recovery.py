@@ -156,7 +156,8 @@ def measured(engine: Engine, case: Served, masses: list[list[float]]) -> list[to
     return [torch.tensor(mass) for mass in masses]
 
 
-def test_captured_passes_measure_what_plain_passes_measure(case, monkeypatch):
+@pytest.mark.parametrize("layers", [None, 1])
+def test_captured_passes_measure_what_plain_passes_measure(case, layers, monkeypatch):
     masses: list[list[float]] = []
     tokens = PageChoice.tokens
 
@@ -166,10 +167,12 @@ def test_captured_passes_measure_what_plain_passes_measure(case, monkeypatch):
 
     monkeypatch.setattr(PageChoice, "tokens", record)
     options: dict[str, Any] = {"budget": "256MiB", "arch": ARCH, "prefix": case.prefix, "recovery": "prefix"}
+    options["select_layers"] = layers
     plain = measured(attach(case.model, cuda_graphs=False, **options), case, masses)
     captures = len(case.captures)
     given = measured(attach(case.model, **options), case, masses)
-    assert any(key.measures for key in case.captures[captures:]) and len(given) == len(plain) == 4
+    assert {key.num_layers for key in case.captures[captures:] if key.measures} == {None, layers}
+    assert len(given) == len(plain) == 4
     for mass, expected in zip(given, plain, strict=True):
         # Other shapes of matrix products round in other ways, by 0.4%. The masses of other pages differ by half.
         assert (mass - expected).norm() < 0.02 * expected.norm()

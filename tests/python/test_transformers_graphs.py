@@ -70,10 +70,11 @@ ROUNDS: list[list[dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("model_type", ["llama", "gemma2"])
-def test_replays_measure_and_answer_as_plain_passes_do(model_type, graphs, masses):
+@pytest.mark.parametrize(("model_type", "layers"), [("llama", None), ("gemma2", 1)])
+def test_replays_measure_and_answer_as_plain_passes_do(model_type, layers, graphs, masses):
     model = tiny_model(model_type, torch.float32, "cpu")
-    engine, plain = graphs.engine(model, **GUIDED), make_engine(model, **GUIDED)
+    options = {**GUIDED, "select_layers": layers}
+    engine, plain = graphs.engine(model, **options), make_engine(model, **options)
     for i, requests in enumerate(ROUNDS * 2):
         masses.clear()
         expected = answers(plain, requests)
@@ -85,6 +86,7 @@ def test_replays_measure_and_answer_as_plain_passes_do(model_type, graphs, masse
         # In the second half, all documents are stored, and passes are small.
         assert i < len(ROUNDS) or any(key.measures for key in graphs.replays[replays:])
     assert any(key.measures and key.has_groups for key in graphs.replays)
+    assert {key.num_layers for key in graphs.replays if key.measures} == {None, layers}
 
 
 def test_a_measuring_pass_is_captured_once_and_again_for_more_pages(graphs, model):

@@ -11,6 +11,8 @@ from lazyrope.recovery import PageChoice
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
+from lazyrope.transformers import passes
+
 from tests.conftest import HAS_GPU
 from tests.python.test_transformers_recovery import Spy, as_served, assert_equal, needs_float32
 from tests.support import recovery_mask
@@ -158,6 +160,39 @@ def test_the_question_runs_first_and_then_the_chosen_tokens_with_the_prompt(mode
     assert [generation.hits for generation in both] == [4, 4]
     assert spy.passes[0] == [PROMPT, PROMPT] and [len(each) for each in spy.passes] == [2, 4]
     assert both[1].tokens == generation.tokens[:1] and both[1].recomputed == generation.recomputed
+    assert_nothing_is_held(engine)
+
+
+@needs_float32
+def test_a_pass_of_questions_alone_ends_after_the_layers_that_choose(monkeypatch):
+    """Keys of later layers are never written. A cut question reads them in a pass that other jobs run through."""
+    model = as_served("llama")
+    expected = make_engine(model, recovery="guided", share=SHARE, select_layers=1).score(PROMPT, DOCUMENTS)
+    engine = make_engine(
+        model, recovery="guided", share=SHARE, select_layers=1, max_pass_tokens=len(PROMPT), max_requests=8
+    )
+    for layer in range(model.config.num_hidden_layers):
+        engine.store.k_pool(layer).fill_(torch.nan)
+        engine.store.v_pool(layer).fill_(torch.nan)
+    guided = engine.generate(PROMPT, DOCUMENTS, max_new_tokens=2, stop=[])
+    for _ in range(sum(LENGTHS) // 11):  # one token of each pass is reserved for the prompt
+        engine.step()
+    layers: list[tuple[int, int]] = []
+    attend = passes.Pass.attend
+
+    def record(self: Any, layer: int, call: Any, q: torch.Tensor, *rest: Any) -> torch.Tensor:
+        layers.append((layer, len(q)))
+        return attend(self, layer, call, q, *rest)
+
+    monkeypatch.setattr(passes.Pass, "attend", record)
+    engine.step()
+    assert layers == [(0, 11)]
+    other = engine.generate(PROMPT[:1], max_new_tokens=1, recovery="none", stop=[])
+    engine.step()
+    assert layers[1:] == [(layer, 2) for layer in range(model.config.num_hidden_layers)] and other.is_done
+    engine.run()
+    assert guided.recomputed == expected.recomputed
+    assert guided.tokens[0] == int((expected.prompt[-1] @ model.lm_head.weight.T).argmax())
     assert_nothing_is_held(engine)
 
 

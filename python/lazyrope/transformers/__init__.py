@@ -98,8 +98,8 @@ def attach(
             merged with that to all other keys. Each layer has one attention call more in passes with such requests.
             What that call writes is not part of the budget: as much as the queries of a pass, and while both are merged
             several times as much.
-        select_layers: The first layers whose attention chooses the pages of "guided". None: all layers. Fewer layers
-            save measurements. The prompt runs through all layers either way.
+        select_layers: The first layers whose attention chooses the pages of "guided". None: all layers. A
+            pass of questions alone runs these layers and no others.
         arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
             PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
         page_size: The tokens of a page, a multiple of 16.
@@ -111,8 +111,8 @@ def attach(
             captured: those that transformers does not mark as compilable, those whose experts run in a loop (their
             ``experts_implementation`` is "eager"), and those with LongRoPE or dynamic scaling.
         max_graph_tokens: Other passes of up to this many tokens are captured too: short prompts, with or without
-            decoding. Their launches then take the host less time than the GPU. Each power of two of tokens is captured
-            when it first occurs. 0: none.
+            decoding, and the measurement of questions. Their launches then take the host less time than the GPU. Each
+            power of two of tokens is captured when it first occurs. 0: none.
         max_model_len: The most positions of a request: its documents, its prompt and its new tokens. A longer request
             is refused. The default is the model's own maximum: max_position_embeddings of its config, or, with YaRN,
             the positions that its factor extends it to. A greater number lifts the refusal; beyond its own maximum a

@@ -18,6 +18,10 @@ NAME = "lazyrope"
 UNKNOWN = "unknown"
 
 
+class LayersDone(Exception):
+    """Ends a call of the model in the last layer that the pass needs. :meth:`Layers.attend` raises it."""
+
+
 @dataclass(frozen=True)
 class AttentionCall:
     """A call of a layer's attention has these arguments beside queries, keys and values.
@@ -54,6 +58,9 @@ class Layers(Protocol):
 
         Returns:
             The output, a tensor of the shape of q.
+
+        Raises:
+            LayersDone: The pass needs neither this output nor a later layer.
         """
 
 

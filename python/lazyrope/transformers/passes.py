@@ -17,7 +17,7 @@ from .._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
 from ..documents import DocumentStore
 from .backend import Backend
 from .grouping import GroupedAttention
-from .hook import AttentionCall, attending
+from .hook import AttentionCall, LayersDone, attending
 from .measuring import Meter
 from .progress import Progress
 from .work import SEGMENTS, SPANS, Packed, Work, pack, power_of_two
@@ -117,6 +117,7 @@ class Pass:
         self._grouped = GroupedAttention(backend, least.query_tokens)
         self._group_steps = [_GrowingStep(kernels.attention, backend.store, least) for kernels in backend.kernels]
         self._has_groups = False
+        self._num_layers: int | None = None
         self._meter = Meter(backend.num_layers, backend.store.device) if measures else None
         self.out: Tensor | None = None
         self.after_layer: Callable[[], object] | None = None
@@ -130,6 +131,7 @@ class Pass:
             tokens = sum(move.length for move in work.moves)
             self._source.update("source", tokens, views)
             self._target.update("target", tokens, views)
+        self._num_layers = work.num_layers
         self._has_groups = work.has_groups
         if self._has_groups:
             for step in self._group_steps:
@@ -166,6 +168,8 @@ class Pass:
             out = self._grouped.merged(kernels.attention, self._group_steps[group].step, q, pools, out, lse, scales)
         if self.after_layer is not None:
             self.after_layer()
+        if layer + 1 == self._num_layers:
+            raise LayersDone
         return out
 
     def finish(self) -> None:
@@ -206,7 +210,9 @@ class Runner:
             return graph.run(self, work, packed, views, temperature)
         layers = self._pass if packed.masses is None else self._measuring_pass
         layers.update(packed, views, work)
-        with self._progress.layers(work.num_tokens, self.model.config.num_hidden_layers) as after_layer:
+        num_layers = self.model.config.num_hidden_layers
+        num_layers = min(num_layers, work.num_layers or num_layers)
+        with self._progress.layers(work.num_tokens, num_layers) as after_layer:
             layers.after_layer = after_layer
             with _storing_hidden(self.model.base_model, work):
                 rows = torch.cat([views["last"], views["kept"]]) if packed.size("kept") else views["last"]
@@ -223,6 +229,8 @@ class Runner:
     def logits(self, ids: Tensor, positions: Tensor, rows: Tensor, layers: Pass) -> Tensor:
         """Returns the logits after some tokens of the pass, as the model computes them: scaled or capped, in Gemma 2.
 
+        A pass that needs only the first layers has no logits. Its result is 0, for a vocabulary of one token.
+
         Args:
             ids: The token ids, [tokens].
             positions: Their logical positions, [tokens].
@@ -232,8 +240,12 @@ class Runner:
         Returns:
             The logits, float32 [rows, vocabulary size].
         """
-        with attending(self.model, layers):
-            result = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows)
+        arguments = {"input_ids": ids[None], "position_ids": positions[None], "logits_to_keep": rows}
+        try:
+            with attending(self.model, layers):
+                result = self.model(**arguments, use_cache=False)
+        except LayersDone:
+            return torch.zeros((len(rows), 1), device=self.device)
         return result.logits[0].float()
 
     @staticmethod
@@ -312,7 +324,7 @@ class _Graphs:
         if packed.masses is not None and packed.masses.room > GRAPH_MASS_PAGES:
             return None
         tokens, measures = power_of_two(work.num_tokens), packed.masses is not None
-        key = _GraphKey(tokens, packed.max_rows > 1, bool(work.moves), work.has_groups, measures)
+        key = _GraphKey(tokens, packed.max_rows > 1, bool(work.moves), work.has_groups, measures, work.num_layers)
         if key not in self._graphs:
             self._graphs[key] = _Graph(self._backend, self._dtype, self._pool, key)
         return self._graphs[key]
@@ -327,6 +339,7 @@ class _GraphKey(NamedTuple):
         has_moves: True if stored tokens are copied before.
         has_groups: True if a job attends to a group of segments apart.
         measures: True if attention to pages is measured.
+        num_layers: The first layers of the model that run, or None for all.
     """
 
     tokens: int
@@ -334,6 +347,7 @@ class _GraphKey(NamedTuple):
     has_moves: bool
     has_groups: bool
     measures: bool
+    num_layers: int | None
 
     @property
     def jobs(self) -> int:

@@ -154,6 +154,17 @@ class Work:
         """True if the pass has tokens of a question whose attention to pages is measured."""
         return any(job.question is not None and len(job.measured(n)) > 0 for job, n in self.rows)
 
+    @property
+    def num_layers(self) -> int | None:
+        """The first layers of the model that the pass needs, or None for all.
+
+        A job with a question needs the layers that are measured. If other jobs make it run through more, its tokens may
+        read keys there that were never written. Their states are not used, and no other job sees them.
+        """
+        questions = [job.question for job, _ in self.rows]
+        layers = [question.layers for question in questions if question is not None and question.layers is not None]
+        return max(layers) if layers and len(layers) == len(questions) else None
+
 
 # The arrays of a pass, in the order in which they are packed.
 SEGMENTS = ("indptr", "base", "start", "length", "first_page", "lead")
