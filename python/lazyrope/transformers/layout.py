@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -174,15 +175,12 @@ def _pages(parts: RequestParts) -> list[tuple[int, int]]:
     """
     composition = parts.composition
     assert composition.choice is not None
+    segment_of: dict[int | None, int] = {segment.part: i for i, segment in enumerate(composition.segments)}
+    firsts = [base - len(parts.prefix) for base in parts.bases]  # pages count the tokens of all documents
     found = []
-    for part, base, text in zip(composition.documents, parts.bases, parts.texts, strict=True):
-        [segment] = [i for i, seen in enumerate(composition.segments) if seen.part == part]
-        first = base - len(parts.prefix)  # the number of the document's first token among those of all documents
-        found += [
-            (segment, (page.start - first) // PAGE)
-            for page in composition.choice.pages
-            if first <= page.start < first + len(text)
-        ]
+    for page in composition.choice.pages:
+        document = bisect_right(firsts, page.start) - 1
+        found.append((segment_of[composition.documents[document]], (page.start - firsts[document]) // PAGE))
     return found
 
 
