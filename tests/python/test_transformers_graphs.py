@@ -102,6 +102,22 @@ def test_a_measuring_pass_is_captured_once_and_again_for_more_pages(graphs, mode
     assert [key.tokens for key in graphs.captures if key.measures] == [256, 16, 16]
 
 
+def test_pages_of_other_requests_alone_force_another_capture(graphs, model):
+    """They need room in the masses, but neither larger steps nor a graph of another size."""
+    engine = graphs.engine(model, **GUIDED)
+    whole = [token for document in MANY for token in document]
+    for _ in range(2):
+        answers(engine, [{"documents": DOCUMENTS}])
+    engine.score([1], [whole], recovery="none")
+    before = len(graphs.captures)
+    guided = engine.generate(PROMPT, DOCUMENTS, max_new_tokens=1, stop=[])
+    other = engine.generate([1], [whole], max_new_tokens=1, stop=[], recovery="none")
+    engine.step()
+    assert other.is_done and not guided.is_done
+    assert [(key.tokens, key.measures) for key in graphs.captures[before:]] == [(16, True)]
+    engine.run()
+
+
 def test_measuring_passes_that_need_much_memory_are_not_captured(graphs, model, monkeypatch):
     engine = graphs.engine(model, **GUIDED)
     expected = answers(engine, [{"documents": DOCUMENTS}])
