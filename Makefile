@@ -20,7 +20,7 @@ launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag sanitize tsan soak test test-cpp test-python test-vllm mutate compile-all docs lint format wheels first-hour clean distclean build build-tests layers
+.PHONY: help demo rag sanitize tsan soak test test-cpp test-python test-vllm vllm-bench mutate compile-all docs lint format wheels first-hour clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -48,6 +48,11 @@ test-python:
 
 test-vllm: build $(VENV)-vllm/.vllm  ## documents inside a real vLLM on the CPU, in an environment of its own (3.1 GB)
 	PYTHONPATH=$(BUILD)/package $(VENV)-vllm/bin/python -m pytest tests/python/test_vllm.py
+
+# It needs a GPU, and vLLM in the environment of PYTHON_VLLM. A run completes the file: it skips the cells that it has.
+PYTHON_VLLM ?= $(python)
+vllm-bench: build  ## vLLM over documents: stock, with copies, with shared documents, into tests/gpu/results/vllm.json
+	PYTHONPATH=$(BUILD)/package:. $(PYTHON_VLLM) -m tools.vllm_bench --json tests/gpu/results/vllm.json
 
 # tests/soak.md has the results: append the lines of build/soak/summary.md.
 soak: build-tests $(VENV)/.rag  ## all mutants, races of threads, all parameters and more random steps than CI has time for: an hour or more

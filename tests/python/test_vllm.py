@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -89,7 +91,7 @@ def start(environment, tmp_path_factory) -> Callable[..., LLM]:
 
 def engine_of(start: Callable[..., LLM], **options: Any) -> Iterator[LLM]:
     plugin.register()
-    llm = start(**LAZYROPE, **options)
+    llm = start(**{**LAZYROPE, **options})
     yield llm
     del llm
     gc.collect()
@@ -239,6 +241,11 @@ def unrotated_plan(*given: Any) -> Plan:
     """Returns a plan in which moved documents are at their positions, and queries are not rotated for them."""
     made = plan(*given)
     return replace(made, start=made.start + made.base, base=0 * made.base)
+
+
+def without_rotation(move: Callable[..., None]) -> Callable[..., None]:
+    """Returns a copy of blocks that leaves their keys as they are."""
+    return lambda mover, copy, homes: move(mover, copy, np.arange(len(homes)) * BLOCK)
 
 
 @pytest.fixture
@@ -424,6 +431,27 @@ def test_a_pool_of_8_bits(model, start, stock_answers, monkeypatch):
         monkeypatch.setattr(backend, "plan", unrotated_plan)
         clear_cache(engine)
         assert worst_error(engine) > 2
+
+
+def test_copied_documents_are_right(model, start, stock_answers, passes, monkeypatch):
+    """The benchmark's Block-Attention copies each stored block, rotates it, and reads nothing at another position."""
+    options = {"scheduler_cls": "tools.vllm_bench.copies.Scheduler", "worker_cls": "tools.vllm_bench.copies.Worker"}
+    rng = random.Random(11)
+    for engine in engine_of(start, **options, num_gpu_blocks_override=60, max_model_len=600):
+        for _ in range(4):
+            assert_all_right(model, engine, random_questions(rng, 6))
+        scheduler = scheduler_of(engine)
+        assert scheduler.copied_blocks > 0 and scheduler.kv_cache_manager.usage == 0
+        question = Question([DOCUMENTS[5], DOCUMENTS[6]], [1, 2, 3])
+        assert_all_right(model, engine, [question])
+        copied = scheduler.copied_blocks
+        moved = replace(question, documents=question.documents[::-1])
+        assert_all_right(model, engine, [moved, moved])
+        assert scheduler.copied_blocks - copied == 2 * sum(-(-len(text) // BLOCK) for text in question.documents)
+        copies = importlib.import_module("tools.vllm_bench.copies")  # its import replaces vLLM's attention on the CPU
+        monkeypatch.setattr(copies.Mover, "move", without_rotation(copies.Mover.move))
+        [wrong] = ask(engine, [moved])
+        assert error_of(model, moved, wrong) > TOLERANCE[DTYPE]
 
 
 @pytest.mark.skipif(HAS_GPU, reason="the other tests run the kernels on the GPU")

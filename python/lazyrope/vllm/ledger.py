@@ -33,6 +33,11 @@ class Ledger:
         self._admitted: list[_Request] = []  # the requests that have no view yet
 
     @property
+    def homes(self) -> BlockHomes:
+        """The positions at which the blocks of the cache were written."""
+        return self._homes
+
+    @property
     def block_size(self) -> int:
         """The slots of a block."""
         return self._homes.block_size

@@ -1,0 +1,149 @@
+"""Measures one cell in a running engine."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tools.vllm_bench.arms import Arm, texts
+from tools.vllm_bench.cells import NEAR_LIMIT, Cell
+from tools.vllm_bench.load import PER_PROMPT, Client, Prompt, Window, closed_loop, poisson
+
+Row = dict[str, Any]
+# The parts of the budget that the copies of live requests may take. The rest holds stored documents.
+PRIVATE_PARTS = (0.9, 0.6, 0.35)
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long a cell takes.
+
+    Attributes:
+        warm_s: Seconds of load before those that are measured. They fill the cache.
+        measure_s: The measured seconds.
+        trial_s: The seconds of each trial of a number of requests for "copies".
+        repeats: The repetitions of "first_token".
+    """
+
+    warm_s: float = 8.0
+    measure_s: float = 14.0
+    trial_s: float = 4.0
+    repeats: int = 9
+
+
+def measure(arm: Arm, cell: Cell, times: Times, seed: int, rate: float | None) -> Row:
+    """Returns the figures of a cell.
+
+    Args:
+        arm: The engine.
+        cell: What is measured.
+        times: How long.
+        seed: The seed of the requests. It is the same for all arms.
+        rate: The requests a second that this arm serves in the closed loop, for the load "poisson".
+    """
+    if cell.load == "first_token":
+        return _first_tokens(arm, cell, times.repeats)
+    if cell.load == "decode":
+        return _decode(arm, cell, seed)
+    most = min(cell.clients, arm.setup.max_requests)
+    limit = _best_limit(arm, cell, times, seed, most) if arm.name == "copies" else most
+
+    def serve(client: Client) -> Window:
+        if cell.load == "closed":
+            return closed_loop(client, cell.clients, times.warm_s, times.measure_s)
+        if rate is None:
+            raise ValueError(f"{cell.name}: the rate of the closed loop is not known")
+        return poisson(client, NEAR_LIMIT * rate, random.Random(seed + 1), times.warm_s, times.measure_s)
+
+    figures = _serve(arm, cell, seed, limit, serve)
+    return figures | ({"arrivals_per_s": NEAR_LIMIT * rate} if cell.load == "poisson" and rate else {})
+
+
+def _serve(arm: Arm, cell: Cell, seed: int, limit: int, serve: Callable[[Client], Window]) -> Row:
+    arm.limit_requests(limit)
+    client = Client(arm, arm.corpus.prompts(seed, cell.zipf), cell.answer, time.perf_counter)
+    copied = arm.copied_blocks
+    window = serve(client)
+    figures = window.figures() | {"max_requests": limit, "copied_blocks": arm.copied_blocks - copied}
+    arm.clear(client.open, cell.budget_gib)
+    return figures
+
+
+def _best_limit(arm: Arm, cell: Cell, times: Times, seed: int, most: int) -> int:
+    """Returns the number of requests at a time with which copies are served fastest.
+
+    Copies of many requests would leave no room for stored documents, and each request would compute its documents.
+    """
+    fitting = arm.most_private(cell.budget_gib)
+    limits = sorted({max(1, min(most, int(part * fitting))) for part in PRIVATE_PARTS})
+    if len(limits) == 1:
+        return limits[0]
+    rates = {
+        limit: _serve(
+            arm, cell, seed, limit, lambda client: closed_loop(client, cell.clients, times.trial_s, times.trial_s)
+        )["requests_per_s"]
+        for limit in limits
+    }
+    return max(rates, key=rates.__getitem__)
+
+
+def warm_up(arm: Arm, times: Times) -> None:
+    """Runs requests that no cell measures, so that libraries and compilers choose their kernels."""
+    client = Client(arm, arm.corpus.prompts(-1, 1.1), 4, time.perf_counter)
+    closed_loop(client, min(8, arm.setup.max_requests), times.trial_s, 0.0)
+    arm.clear(client.open, arm.setup.pool_gib)
+
+
+def _answer(arm: Arm, prompt: Prompt, answer: int) -> float:
+    """Returns the milliseconds until one request alone is answered."""
+    begin = time.perf_counter()
+    arm.add("alone", prompt, answer)
+    while not any(output.is_finished for output in arm.step()):
+        pass
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def _first_tokens(arm: Arm, cell: Cell, repeats: int) -> Row:
+    """Measures prompts whose documents are not stored, stored in the same order, and stored in another order."""
+    rng = random.Random(1)
+    order = list(range(min(PER_PROMPT, arm.setup.documents)))
+    runs: dict[str, list[float]] = {"cold_ms": [], "same_order_ms": [], "new_order_ms": []}
+    for _ in range(repeats + 1):
+        arm.clear([], cell.budget_gib)
+        runs["cold_ms"].append(_answer(arm, arm.corpus.prompt(order, rng), 1))
+        runs["same_order_ms"].append(_answer(arm, arm.corpus.prompt(order, rng), 1))
+        moved = rng.sample(order, len(order))
+        if moved[0] == order[0]:  # stock vLLM would find this document
+            moved.append(moved.pop(0))
+        runs["new_order_ms"].append(_answer(arm, arm.corpus.prompt(moved, rng), 1))
+    arm.clear([], cell.budget_gib)
+    return {name: statistics.median(values[1:]) for name, values in runs.items()}
+
+
+def _decode(arm: Arm, cell: Cell, seed: int) -> Row:
+    """Measures requests that all decode, from the first tokens of all to the end of the first one."""
+    arm.clear([], arm.setup.pool_gib)
+    answer = min(cell.answer, arm.setup.answer)
+    prompts = iter(texts(arm, seed, cell.clients, arm.setup.context - answer // 2))
+    client = Client(arm, prompts, answer, time.perf_counter)
+    for _ in range(cell.clients):
+        client.send()
+    started = Window()
+    while len(started.waits) < cell.clients:
+        client.step(started)
+    arm.host_seconds.clear()
+    window, begin = Window(), time.perf_counter()
+    while not client.step(window):
+        pass
+    window.seconds = time.perf_counter() - begin
+    host = {name: 1e3 * seconds / window.steps for name, seconds in arm.host_seconds.items()}
+    arm.clear(client.open, arm.setup.pool_gib)
+    figures = window.figures()
+    return {name: figures[name] for name in ("tokens_per_s", "step_ms", "seconds", "live")} | {
+        "steps": window.steps,
+        "host_ms": host,
+    }
