@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ pytest.importorskip("vllm", reason="make test-vllm")
 
 import lazyrope.vllm
 from lazyrope import SpecError
-from lazyrope.vllm import backend, plugin
+from lazyrope.vllm import backend, metrics, plugin
 from lazyrope.vllm.ledger import Ledger
 from lazyrope.vllm.plan import Plan, plan
+from lazyrope.vllm.scheduler import Counts
+from prometheus_client import generate_latest
 from vllm import LLM, SamplingParams
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
@@ -383,6 +386,39 @@ def test_a_mistake_ends_one_request_alone(model, llm, caplog, extra_args, more, 
     results = llm.generate([wrong, {"prompt_token_ids": [3] * 10}], [params, right], use_tqdm=False)
     assert [(len(r.outputs[0].token_ids), r.outputs[0].finish_reason) for r in results] == [(0, "error"), (4, "length")]
     assert message in caplog.text and scheduler_of(llm).counts.refused == refused + 1
+
+
+def test_counts_reach_the_metrics(model, llm):
+    """The counts travel in vLLM's statistics from the scheduler to the server's plug-in, once."""
+    scheduler = scheduler_of(llm)
+    a, b = DOCUMENTS[4], DOCUMENTS[6]  # 64 and 100 tokens, 2 and 4 blocks
+    clear_cache(llm)
+    scheduler.make_stats()
+    config = SimpleNamespace(attention_config=SimpleNamespace(backend=AttentionBackendEnum.CUSTOM))
+    stat_logger = metrics.StatLogger(config, 7)
+    before = {name: counter.labels("7")._value.get() for name, counter in metrics.counters().items()}
+    scheduler.counts = Counts()
+    scheduler._reported = scheduler.counts.metrics()
+    collected: list[Any] = []
+    make_stats = scheduler.make_stats
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "make_stats", lambda *args, **kw: collected.append(make_stats(*args, **kw)))
+        ask(llm, [Question([a, b], [1, 2, 3])])
+        ask(llm, [Question([b, a], [4, 5, 6]), Question([], [7, 8, 9])])
+    for stats in collected:
+        stat_logger.record(stats, None)
+        assert not stats.waiting_lora_adapters
+    after = {name: counter.labels("7")._value.get() - before[name] for name, counter in metrics.counters().items()}
+    assert after == {
+        "documents": 4,
+        "document_hits": 2,
+        "document_fills": 0,
+        "refused_requests": 0,
+        "tokens_not_recomputed": 6 * BLOCK,
+        "shifted_blocks": 6,
+    }
+    text = generate_latest().decode()
+    assert 'lazyrope:shifted_blocks_total{engine="7"} 6.0' in text
 
 
 def test_nothing_is_held_after_all_requests(llm):

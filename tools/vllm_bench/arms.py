@@ -152,7 +152,8 @@ class Arm:
         self._engine.abort_request(open_requests)
         while self._scheduler.requests or self._engine.has_unfinished_requests():
             self._engine.step()
-        self._engine.step()  # a pass that was queued with an aborted request
+        for _ in range(3):  # passes that were queued with aborted requests
+            self._engine.step()
         self._pool.free_blocks(self._held)
         self._held = []
         if not self._llm.reset_prefix_cache():

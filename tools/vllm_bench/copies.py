@@ -88,7 +88,9 @@ class Scheduler(lazyrope_vllm.Scheduler):  # type: ignore[misc]
         self._table.num_cached_block[request.request_id] = len(found)
         self.kv_cache_manager.coordinator.cache_blocks(request, min(computed + num_new_tokens, request.num_tokens))
         table = self._table.req_to_blocks[request.request_id][: len(found)]
-        self._copies.append(Copy([b.block_id for b in found], [b.block_id for b in table]))
+        targets = [b.block_id for b in table]
+        self._copies.append(Copy([b.block_id for b in found], targets))
+        self.homes.write(targets, 0, computed)
         self.copied_blocks += len(found)
         return blocks
 

@@ -16,15 +16,18 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from ..errors import SpecError
+from . import metrics
+from .homes import BlockHomes
 from .layout import PromptLayout
 from .limits import check_config, check_pool
-from .prompts import document_lengths
+from .prompts import DOCUMENTS, document_lengths
 
 Hasher = Callable[[Any], list[bytes]]
 
@@ -40,12 +43,28 @@ class Counts:
         hits: Those of them that were in the cache, or on their way into it, when their request came.
         fills: The requests that the scheduler made to compute a document.
         refused: The requests that were refused.
+        tokens_not_recomputed: The prompt tokens of requests with documents that were found in the cache.
+        shifted_blocks: The blocks that requests with documents found in the cache, and have at another position than
+            the requests that wrote them.
     """
 
     documents: int = 0
     hits: int = 0
     fills: int = 0
     refused: int = 0
+    tokens_not_recomputed: int = 0
+    shifted_blocks: int = 0
+
+    def metrics(self) -> dict[str, int]:
+        """Returns the counts by their names in :mod:`lazyrope.vllm.metrics`."""
+        return {
+            "documents": self.documents,
+            "document_hits": self.hits,
+            "document_fills": self.fills,
+            "refused_requests": self.refused,
+            "tokens_not_recomputed": self.tokens_not_recomputed,
+            "shifted_blocks": self.shifted_blocks,
+        }
 
 
 class Scheduler(AsyncScheduler):  # type: ignore[misc]
@@ -53,6 +72,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
 
     Attributes:
         counts: Its counts of requests and documents.
+        homes: The positions at which the blocks of the cache were written, for the counts. Workers have their own.
     """
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
@@ -64,6 +84,8 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         check_pool(kv_cache_config)
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         self.counts = Counts()
+        self.homes = BlockHomes(kv_cache_config.num_blocks, self.block_size)
+        self._reported = self.counts.metrics()
         # The requests that compute a document and are not finished, by the hash of the document's last block.
         self._coming: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
@@ -80,6 +102,43 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         for fill in fills:
             super().add_request(fill)
         super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Decides about a pass, as vLLM does, and counts what its new requests found in the cache."""
+        output = super().schedule(*args, **kwargs)
+        for new in output.scheduled_new_reqs:
+            documents = new.sampling_params and (new.sampling_params.extra_args or {}).get(DOCUMENTS)
+            self._count(new.block_ids[0], new.num_computed_tokens, is_counted=bool(documents))
+        cached = output.scheduled_cached_reqs
+        tables = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
+        for name, blocks, computed in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
+            if blocks is None:
+                continue
+            table = [block.block_id for block in tables[name]]
+            is_resumed = name in cached.resumed_req_ids
+            written = computed if is_resumed else (len(table) - len(blocks[0])) * self.block_size
+            self._count(table, written, is_counted=False)
+        return output
+
+    def _count(self, table: Sequence[int], written: int, *, is_counted: bool) -> None:
+        """Records the homes of a request's blocks from the token `written` on, and counts the ones before them."""
+        found = written // self.block_size
+        if is_counted:
+            own = np.arange(found) * self.block_size
+            self.counts.tokens_not_recomputed += written
+            self.counts.shifted_blocks += int(np.count_nonzero(self.homes.read(table[:found]) != own))
+        self.homes.write(table, written, len(table) * self.block_size - written)
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns vLLM's statistics with the counts since the last ones."""
+        stats = super().make_stats(*args, **kwargs)
+        if stats is not None:
+            counts = self.counts.metrics()
+            metrics.put(stats, {name: count - self._reported[name] for name, count in counts.items()})
+            self._reported = counts
+        return stats
 
     def _prepare(self, request: Any) -> list[Any]:
         """Pads and hashes the documents of a request. Returns the requests that must run before it."""
