@@ -31,7 +31,7 @@ class Times:
 
     warm_s: float = 8.0
     measure_s: float = 14.0
-    trial_s: float = 4.0
+    trial_s: float = 3.0
     repeats: int = 9
 
 
