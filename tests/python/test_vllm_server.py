@@ -1,0 +1,143 @@
+"""Asks vLLM's OpenAI-compatible server about documents by the client `openai`, and reads its metrics.
+
+The scheduler runs in another process than the server, as in production. The test makes the metadata of an installed
+lazyrope, by which vLLM finds the plug-ins.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="make test-vllm")
+pytest.importorskip("openai")
+
+import lazyrope.vllm
+import openai
+from lazyrope.vllm import releases
+
+from tests.conftest import HAS_GPU
+from tests.support.serving import DTYPE, random_tokens
+from tools.rag.model import tiny_llama
+
+ROOT = Path(__file__).parents[2]
+BLOCK = 32
+START = ["--attention-backend", "CUSTOM", "--scheduler-cls", "lazyrope.vllm.Scheduler"]
+START += ["--worker-cls", "lazyrope.vllm.Worker", "--block-size", str(BLOCK), "--enforce-eager"]
+START += ["--max-model-len", "1024", "--max-num-seqs", "4", "--skip-tokenizer-init", "--served-model-name", "tiny"]
+
+
+def write_metadata(folder: Path) -> None:
+    """Writes what pip writes about lazyrope. On the CPU also about vLLM, whose server wants a distribution "vllm"."""
+    groups = re.findall(r'entry-points\."([\w.]+)"\]\n(\w+) = "(.+)"\n', (ROOT / "pyproject.toml").read_text())
+    assert len(groups) == 2
+    points = "".join(f"[{group}]\n{name} = {target}\n" for group, name, target in groups)
+    write_distribution(folder, "lazyrope", lazyrope.__version__, points)
+    if not HAS_GPU:
+        write_distribution(folder, "vllm", f"{releases.installed_version()}+cpu", "")
+
+
+def write_distribution(folder: Path, name: str, version: str, entry_points: str) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("server")
+    model = folder / "model"
+    tiny_llama(dtype=DTYPE).save_pretrained(model)
+    metadata = folder / "metadata"
+    metadata.mkdir()
+    write_metadata(metadata)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    paths = [str(metadata), str(Path(lazyrope.__file__).parents[1]), str(ROOT)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    }
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), *START]
+    log = folder / "log"
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port), "--dtype", str(DTYPE).removeprefix("torch.")],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+        try:
+            yield wait_for(server, f"http://127.0.0.1:{port}", log)
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def wait_for(server: subprocess.Popen[bytes], address: str, log: Path) -> str:
+    """Returns the address when the server answers."""
+    end = time.monotonic() + 480
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            urllib.request.urlopen(f"{address}/health", timeout=5)
+            return address
+        except OSError:
+            time.sleep(0.5)
+    raise RuntimeError(f"vLLM's server does not answer: {log.read_text()[-4000:]}")
+
+
+def read_metrics(address: str) -> dict[str, float]:
+    text = urllib.request.urlopen(f"{address}/metrics", timeout=30).read().decode()
+    return {name: float(value) for name, value in re.findall(r"^lazyrope:(\w+)_total\{.*?\} (\S+)$", text, re.M)}
+
+
+def complete(client: Any, documents: list[list[int]], question: list[int]) -> list[int]:
+    tokens, extra = lazyrope.vllm.prompt(None, documents, question)
+    more = {"vllm_xargs": extra, "return_token_ids": True, "ignore_eos": True}
+    answer = client.completions.create(model="tiny", prompt=tokens, max_tokens=4, temperature=0, extra_body=more)
+    return list(answer.choices[0].token_ids)
+
+
+def test_the_openai_client_gets_answers_and_the_endpoint_counts(address):
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    rng = random.Random(1)
+    a, b = random_tokens(rng, 64), random_tokens(rng, 100)
+    before = read_metrics(address)
+    assert before["documents"] == 0
+    first = complete(client, [a, b], [1, 2, 3])
+    assert len(first) == 4 and complete(client, [a, b], [1, 2, 3]) == first
+    assert len(complete(client, [b, a], [1, 2, 3])) == 4
+    with pytest.raises(openai.APIStatusError):
+        complete_wrongly(client)
+    time.sleep(0.5)  # the statistics come with the pass after the answer
+    assert len(complete(client, [b], [4])) == 4
+    assert read_metrics(address) == {
+        "documents": 7,
+        "document_hits": 5,
+        "document_fills": 0,
+        "refused_requests": 1,
+        "tokens_not_recomputed": 16 * BLOCK,
+        "shifted_blocks": 10,
+    }
+
+
+def complete_wrongly(client: Any) -> None:
+    more = {"vllm_xargs": {"lazyrope_documents": [20]}}
+    client.completions.create(model="tiny", prompt=[3] * 10, max_tokens=4, extra_body=more)
