@@ -11,6 +11,7 @@ from lazyrope.recovery import PageChoice
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
+from lazyrope.transformers import engine as engine_module
 from lazyrope.transformers import passes
 
 from tests.conftest import HAS_GPU
@@ -80,6 +81,32 @@ def test_the_engine_equals_an_explicit_mask(model_type, options, monkeypatch):
             assert_equal(scores, states)
             assert [hidden is None for hidden in scores.overlays] == [not own for own in scores.recomputed]
         assert_nothing_is_held(engine)
+
+
+@needs_float32
+def test_a_pass_measures_no_more_pairs_than_the_limit(monkeypatch):
+    """A long question over many pages is measured in several passes, beside that of another request."""
+    model = as_served("llama")
+    choice = PageChoice(LENGTHS, SHARE, 16)
+    masses, rooms = Masses(monkeypatch), []
+    pack = passes.pack
+
+    def record(*given: Any) -> Any:
+        packed = pack(*given)
+        rooms.append(0 if packed.masses is None else packed.masses.room)
+        return packed
+
+    monkeypatch.setattr(passes, "pack", record)
+    monkeypatch.setattr(engine_module, "MAX_MASS_PAGES", 90)
+    engine = make_engine(model, recovery="guided", share=SHARE)
+    expected = [expected_masses(model, choice, [], question) for question in (PROMPT, PREFIX)]
+    generations = [engine.generate(question, DOCUMENTS, max_new_tokens=1) for question in (PROMPT, PREFIX)]
+    for generation in generations:
+        generation.result()
+    torch.testing.assert_close(torch.tensor(masses.given), torch.tensor(expected), atol=1e-4, rtol=1e-3)
+    assert 45 < max(rooms) <= 90
+    assert sum(room > 0 for room in rooms) > 2
+    assert_nothing_is_held(engine)
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss"])

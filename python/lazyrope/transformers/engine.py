@@ -33,8 +33,7 @@ from .progress import Progress
 from .work import Job, Work
 
 Tensor = Any
-# The pairs of a question's token and a page that one pass measures, unless one request alone has more. Each takes
-# 4 bytes for each query head.
+# The most pairs of a question's token and a page that one pass measures. Each takes 4 bytes for each query head.
 MAX_MASS_PAGES = 1 << 20
 
 
@@ -474,9 +473,10 @@ class Engine:
                 continue
             if generation._guide is not None:  # the prompt runs once more after this
                 job = generation._guide.job
-                if measured == 0 or measured + job.mass_pages <= MAX_MASS_PAGES:
-                    measured += job.mass_pages
-                    left -= add(job, left)
+                most = max(job.measurable(MAX_MASS_PAGES - measured), int(measured == 0))  # a token at least
+                n = add(job, min(left, most))
+                measured += len(job.measured(n)) * job.max_pages
+                left -= n
                 continue
             own = generation._own
             # Each running request has one token reserved, so that a long prefill does not stop requests that decode.

@@ -109,12 +109,17 @@ class Job:
         return range(n if self.question is None else min(n, max(0, self.question.first - self.done)), n)
 
     @property
-    def mass_pages(self) -> int:
-        """At most so many pairs of a token of the question and a page have a mass in one pass."""
-        if self.question is None:
-            return 0
-        pages = sum(segment.length // PAGE + 2 for segment in self.segments) + len(self.tokens) // PAGE + 2
-        return (len(self.tokens) - self.question.first) * pages
+    def max_pages(self) -> int:
+        """At most so many pages have a mass in one pass."""
+        return sum(segment.length // PAGE + 2 for segment in self.segments) + len(self.tokens) // PAGE + 2
+
+    def measurable(self, pairs: int) -> int:
+        """Returns how many of the next tokens one pass may have if it measures at most so many pairs.
+
+        A pair is a token of the question and a page. Tokens before the question take none.
+        """
+        before = 0 if self.question is None else max(0, self.question.first - self.done)
+        return min(self.left, before + pairs // self.max_pages)
 
     def next_positions(self, n: int) -> Sequence[int]:
         """Returns the logical positions of the next n tokens."""
