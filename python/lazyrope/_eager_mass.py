@@ -8,7 +8,7 @@ import torch
 
 from ._core import AttentionSpec
 from ._eager_pool import Tokens
-from ._overloads import Ints
+from ._overloads import Ints, check_tensor, ints
 from .errors import SpecError
 
 if TYPE_CHECKING:
@@ -17,6 +17,20 @@ else:
     Tensor = torch.Tensor
 
 SLOTS = 16  # slots of a page whose mass is measured, whatever the page size of the pool
+
+
+def counted_tokens(mass_tokens: Tensor | None, requests: int, all_tokens: int) -> Ints:
+    """Returns the last query tokens of each request that count. No request has more than all_tokens.
+
+    Raises:
+        SpecError: mass_tokens has a wrong dtype, rank or length.
+    """
+    if mass_tokens is None:
+        return [all_tokens] * requests
+    counts = ints("segments.mass_tokens", mass_tokens)
+    if len(counts) != requests:
+        raise SpecError(f"segments.mass_tokens has {len(counts)} elements; it must have {requests}")
+    return counts
 
 
 class MassPages:
@@ -39,12 +53,16 @@ class MassSum:
     """Adds up the masses of one call, if the caller asks for them.
 
     Raises:
-        SpecError: The caller asks for them, and the spec has none.
+        SpecError: The caller asks for them, and the spec has none, or the tensor has a wrong dtype or rank.
     """
 
     def __init__(self, spec: AttentionSpec, pages: MassPages, out: Tensor | None) -> None:
         if out is not None and not spec.page_mass:
             raise SpecError("page_mass is given; the spec has none (page_mass=True makes calls give it)")
+        if out is not None:
+            check_tensor("page_mass", out)
+            if out.dtype != torch.float32 or out.dim() != 1:
+                raise SpecError(f"page_mass is {out.dtype} {list(out.shape)}; it must be float32 [pages of 16 slots]")
         self._pages = pages
         self._out = out
         self._sum = None if out is None else torch.zeros(pages.count, dtype=torch.float32, device=out.device)

@@ -21,7 +21,7 @@ import torch
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._checks import checked
 from ._core import AttentionSpec, Batch
-from ._eager_mass import MassPages, MassSum
+from ._eager_mass import MassPages, MassSum, counted_tokens
 from ._eager_pool import Slots, Tokens, gather, read, scatter, tokens_of
 from ._eager_scores import HIDDEN, temperature_of
 from ._overloads import bound, check_format, check_ints, check_tensor, check_type, ints, only, step_tensors
@@ -135,7 +135,7 @@ class EagerStep:
         self.key_positions = (mask_base.long() + segments.start)[self.tokens.run] + self.tokens.offset
         positions, at, firsts = q_position.long(), 0, ints("segments.mask_base", mask_base)
         self.mass_pages = MassPages(lengths, segments.lead, self.tokens)
-        counts = [len(q_position)] * len(rows) if segments.mass_tokens is None else ints("", segments.mass_tokens)
+        counts = counted_tokens(segments.mass_tokens, len(rows) - 1, len(q_position))
         self.requests = []
         for (row, last_row), (begin, end), count in zip(pairwise(rows), pairwise(spans), counts, strict=False):
             mine, first = [], at

@@ -211,3 +211,24 @@ def test_plain_pytorch_gives_the_masses_too(name):
     with pytest.raises(lazyrope.SpecError, match="page_mass is given; the spec has none"):
         other = eager.compile(replace(setting, page_mass=False).spec())
         measure(case, other, case.plan(other), 1)
+
+
+def test_mistakes_are_refused_in_plain_pytorch():
+    setting = SETTINGS["plain"]
+    kernel = eager.compile(setting.spec())
+    case = documents_case(setting, [40], 2, "cpu")
+    step = case.plan(kernel)
+    for given, why in (
+        (torch.zeros(3, dtype=torch.float64), "page_mass is torch.float64"),
+        (torch.zeros(1, 3), r"page_mass is torch.float32 \[1, 3\]; it must be float32 \[pages of 16 slots\]"),
+    ):
+        with pytest.raises(lazyrope.SpecError, match=why):
+            kernel(case.q, case.k_pool, case.v_pool, step, page_mass=given)
+    for tokens, why in (
+        (torch.zeros(2, dtype=torch.int32), "segments.mass_tokens has 2 elements; it must have 1"),
+        (torch.zeros(0, dtype=torch.int32), "segments.mass_tokens has 0 elements; it must have 1"),
+        (torch.zeros(1), "segments.mass_tokens is torch.float32"),
+    ):
+        case.metadata["mass_tokens"] = tokens
+        with pytest.raises(lazyrope.SpecError, match=why):
+            updated(case, step)
