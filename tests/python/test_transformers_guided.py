@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import lazyrope
@@ -140,6 +142,49 @@ def test_choice_and_logits_equal_those_that_the_quality_is_measured_by(prefix, s
     again = zip(stored.documents(), scores.recomputed, strict=True)
     assert [document[i] for document, own in again for i in own] == chosen
     assert_near(scores.logits, reference.read(stored, PROMPT, chosen).logits)
+
+
+def test_layers_whose_attention_does_not_count_are_not_measured(monkeypatch):
+    model = as_served("llama")
+    engine = make_engine(model, recovery="guided", share=SHARE, select_layers=1)
+    measured = []
+    [attention] = engine._runner.backend.measuring
+    call = type(attention).__call__
+
+    def record(self: Any, *given: Any, **named: Any) -> Any:
+        measured.append(named.get("page_mass") is not None)
+        return call(self, *given, **named)
+
+    monkeypatch.setattr(type(attention), "__call__", record)
+    engine.score(PROMPT, DOCUMENTS)
+    assert model.config.num_hidden_layers > 1
+    assert sum(measured) == 1
+
+
+def test_without_memory_for_a_larger_step_the_present_one_stays():
+    class Kernels:
+        plans = 0
+
+        def plan(self, *_: Any, **__: Any) -> Any:
+            self.plans += 1
+            if self.plans == 2:
+                raise lazyrope.SpecError("no memory")
+            return SimpleNamespace(update=lambda *_: None)
+
+    def packed(tokens: int) -> Any:
+        sizes = {"q_indptr": 2, "segments.base": 1, "q_position": tokens}
+        return SimpleNamespace(masses=None, max_rows=tokens, size=sizes.__getitem__)
+
+    kernels, store = Kernels(), SimpleNamespace(pages=None, page_size=16)
+    step = passes._GrowingStep(kernels, store, passes.MIN_CAPACITY)
+    views = defaultdict(lambda: None)
+    step.update(packed(1), views)
+    with pytest.raises(lazyrope.SpecError, match="no memory"):
+        step.update(packed(2), views)
+    step.update(packed(1), views)
+    assert kernels.plans == 2
+    step.update(packed(2), views)
+    assert kernels.plans == 3
 
 
 @pytest.mark.parametrize("prefix", [[], PREFIX], ids=["no prefix", "prefix"])

@@ -33,19 +33,22 @@ class Meter:
         """Makes room for the pages of a pass, and remembers which of them its questions ask for."""
         assert packed.masses is not None
         self._questions = packed.masses.questions
+        self._layers = self._questions[0].layers  # all requests of an engine have the same number
         self._pages = views["mass_pages"]
         if packed.masses.num_pages > self.capacity:
             self.capacity = power_of_two(packed.masses.num_pages)
             self._masses = self._masses.new_empty((len(self._masses), self.capacity))
 
-    def masses_of(self, layer: int) -> Tensor:
-        """Returns the tensor that the layer's attention fills with the masses of all pages, float32 [capacity]."""
-        return self._masses[layer]
+    def masses_of(self, layer: int) -> Tensor | None:
+        """Returns the tensor that the layer's attention fills with the masses of all pages, float32 [capacity].
+
+        None: the layer's attention does not choose pages.
+        """
+        return self._masses[layer] if self._layers is None or layer < self._layers else None
 
     def finish(self) -> None:
         """Gives the questions the masses of their pages, summed over layers, after the last layer."""
-        # All requests of an engine have the same number of layers.
-        counted = self._masses[: self._questions[0].layers]
+        counted = self._masses[: self._layers]
         masses = counted.index_select(1, self._pages).sum(0)
         parts = masses.split([len(question.pages) for question in self._questions])
         for question, mass in zip(self._questions, parts, strict=True):

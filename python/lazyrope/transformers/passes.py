@@ -57,8 +57,9 @@ class _GrowingStep:
             mass_pages=0 if masses is None else masses.room,
         )
         if self.step is None or not _holds(self._capacity, needed):
-            self._capacity = _grown(self._capacity, needed)
-            self.step = self._attention.plan(*tensors, page_size=self._store.page_size, capacity=self._capacity)
+            capacity = _grown(self._capacity, needed)
+            self.step = self._attention.plan(*tensors, page_size=self._store.page_size, capacity=capacity)
+            self._capacity = capacity  # set last: without memory for the larger step, the present one stays
         else:
             self.step.update(*tensors)
 
@@ -159,7 +160,8 @@ class Pass:
         kernels.attention.append(k, v, *pools, self._append.step, **scales)
         if self._moves:
             kernels.reposition(*pools, self._source.step, self._target.step)
-        masses = {} if self._meter is None else {"page_mass": self._meter.masses_of(layer)}
+        mass = None if self._meter is None else self._meter.masses_of(layer)
+        masses = {} if mass is None else {"page_mass": mass}
         rest_lse = self._grouped.lse_of_rest(q) if self._has_groups else None
         out, lse = attention(
             q, *pools, step, out=self.out, lse=rest_lse, return_lse=self._has_groups, sinks=sinks, **scales, **masses
