@@ -175,8 +175,9 @@ StepCapacity Attention::capacity_for(const Batch& batch) const {
   }
   if (spec_.page_mass && capacity.mass_pages == 0) {
     const std::int64_t pairs = batch.token_runs();
+    // A step has room for a pair even if no query token counts: its calls may ask for masses of 0.
     if (pairs <= kMaxTokenRuns && pairs * spec_.num_q_heads * kFloatBytes <= kMaxDefaultScratch)
-      capacity.mass_pages = static_cast<int>(pairs);
+      capacity.mass_pages = std::max(static_cast<int>(pairs), 1);
   }
   return capacity;
 }

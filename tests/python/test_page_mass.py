@@ -54,8 +54,23 @@ def test_random_steps_agree_with_fp64(build, device, name):
 @pytest.mark.parametrize("name", HOPPER)
 def test_random_steps_of_hopper_agree_with_fp64_and_have_no_races(name):
     kernel = lazyrope.compile(HOPPER[name].spec(), arch="emu:sm_90a")
+    prefill = documents_case(HOPPER[name], [70, 23, 40], 40, "cpu")
     with lazyrope.emulator.options(races=True):
-        check_steps(kernel, HOPPER[name], range(3), "cpu")
+        for case in (random_case(replace(HOPPER[name], phase="decode"), 0, "cpu"), prefill):
+            assert float(check_masses(case, kernel, plan(case, kernel)).sum()) > 10, "the step tests too little"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="test_random_steps_agree_with_fp64 runs on the GPU's family")
+def test_keys_that_are_rotated_in_scratch_have_the_same_masses():
+    """Segments have other slots in the scratch than in the pool, whose pages have more than 16."""
+    setting = replace(HOPPER["raw keys"], page_size=48)
+    kernel = lazyrope.compile(setting.spec(), arch="emu:sm_90a")
+    fixture = DocumentFixture(setting, [140, 23, 61], 40, "cpu")
+    case = fixture.case(fixture.queries(40), [in_order(fixture, [1, 0, 2], 40)])
+    for scratch in (0, 16 * mass_pages(case, [1])):
+        step = plan(case, kernel, rotated_tokens=scratch)
+        assert step.capacity.rotated_tokens == scratch
+        check_masses(case, kernel, step)
 
 
 @pytest.mark.parametrize("arch", [None, "emu:sm_90a"])
@@ -128,6 +143,19 @@ def test_a_batch_numbers_its_pages_and_finds_the_room(build, device):
         step = kernel.plan(batch, page_size=32)
         assert step.capacity.mass_pages == batch.mass_pages
         check_masses(case, kernel, step, None if counted is None else [counted])
+
+
+def test_a_batch_in_which_nothing_counts_has_masses_of_zero(build, device):
+    """There are requests without query tokens that count, and without segments."""
+    setting = SETTINGS["plain"]
+    kernel = build(setting.spec())
+    case = documents_case(setting, [40], 2, device)
+    segment = lazyrope.Segment(lazyrope.Document(case.requests[0].slices[0].document.first_page, 40), 0)
+    for request in (lazyrope.Request([40, 41], [segment], mass_tokens=0), lazyrope.Request([0, 1])):
+        batch = lazyrope.batch([request], case.metadata["pages"])
+        assert batch.mass_pages == 0
+        mass = measure(case, kernel, kernel.plan(batch, page_size=setting.page_size), batch.page_indptr[-1])
+        assert bool((mass == 0).all())
 
 
 def test_requests_without_room_get_nan(build, device):
