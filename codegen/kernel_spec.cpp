@@ -110,9 +110,8 @@ void validate_cascade(const KernelSpec& spec) {
         R"(before the call and give query_form="rotated", or leave cascade out)");
   if (spec.page_mass)
     throw SpecError(
-        "cascade with page_mass; the results of shared segments give no masses of pages: choose "
-        "one "
-        "of them");
+        "cascade with page_mass; the results of shared segments give no masses of pages: "
+        "choose one of them");
 }
 
 }  // namespace
