@@ -26,8 +26,8 @@ def merge(out: Tensor, lse: Tensor, group_out: Tensor, group_lse: Tensor, lse_sc
     """Returns the attention to both sets of keys, of the shape and dtype of out.
 
     The weight of the group beside the other keys is exp(lse_scale * group_lse) to exp(lse). With a scale of 1 the
-    result is the attention to all keys in one softmax. A row whose group has no keys is that of out, bit for bit. The
-    result is computed in float32 and rounded once.
+    result is the attention to all keys in one softmax. A row whose group has no keys equals that of out, if that is
+    finite. The result is computed in float32 and rounded once.
 
     Source: Adaptive Parallel Encoding (arXiv 2502.05431).
 

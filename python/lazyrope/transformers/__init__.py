@@ -91,7 +91,8 @@ def attach(
             Each request computes them into its own pages, which the budget bounds, too.
         question_tokens: The last tokens of the prompt whose attention chooses the pages of "guided". The measurement's
             memory is not part of the budget: 4 bytes for each of these tokens, page of 16 tokens and query head, and
-            for each kind of layers.
+            for each kind of layers, but at most 4 MiB for each query head and kind. Questions that would take more are
+            measured in several passes.
         attention_temperature: The number by which "ape" divides the scores of prompts and of new tokens with documents,
             greater than 0. It sharpens attention, and has nothing to do with the temperature of sampled tokens.
         lse_scale: The factor of the log-sum-exp of these scores, greater than 0, before the attention to documents is
