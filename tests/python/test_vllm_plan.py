@@ -178,7 +178,7 @@ class Cache:
         table = np.full((len(requests), width), -1)
         for row, request in enumerate(requests):
             table[row, : len(request.blocks)] = request.blocks
-        made = plan(self.ledger.rows([request.name for request in requests]), SIZE, width)
+        made = plan(self.ledger.rows([request.name for request in requests]), width)
         self.shifted += made.shifted
         seen = iter(seen_by_rows(made, self.pool, table.ravel(), positions_of(requests, self.counts)))
         for request in requests:
@@ -256,22 +256,22 @@ def test_the_histories_have_shifts_hits_and_preemptions():
 def test_a_moved_document_has_a_shift_for_each_home():
     layout = PromptLayout((4, 3), SIZE)
     moved = RequestView(layout, np.array([0, 0], np.int32))
-    made = plan([Rows(moved, 8, 2)], SIZE, 3)
+    made = plan([Rows(moved, 8, 2)], 3)
     assert made.base.tolist() == [1, 5, 0] and made.start.tolist() == [0, 0, 8]
 
 
 def test_neighbours_of_equal_shift_are_one_segment():
     plain = RequestView(PromptLayout((), SIZE), np.array([0, 4, 8], np.int32))
-    made = plan([Rows(plain, 12, 3)], SIZE, 4)
+    made = plan([Rows(plain, 12, 3)], 4)
     assert (made.base.tolist(), made.start.tolist(), made.length.tolist()) == ([0], [0], [15])
     whole = RequestView(PromptLayout((4, 8), SIZE), np.array([], np.int32))  # all documents fill their blocks
-    made = plan([Rows(whole, 0, 14)], SIZE, 4)
+    made = plan([Rows(whole, 0, 14)], 4)
     assert made.q_indptr.tolist() == [0, 4, 12, 14] and made.indptr.tolist() == [0, 1, 2, 3]
     assert made.length.tolist() == [4, 8, 14] and made.first_page.tolist() == [0, 1, 0]
 
 
 def test_rows_of_a_graph_capture_see_nothing():
-    made = plan([Rows(None, 0, 1), Rows(None, 0, 1)], SIZE, 4)
+    made = plan([Rows(None, 0, 1), Rows(None, 0, 1)], 4)
     assert made.q_indptr.tolist() == [0, 1, 2] and made.indptr.tolist() == [0, 0, 0] and made.base.dtype == np.int32
 
 

@@ -121,7 +121,7 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         common = common_attn_metadata
         rows = self._rows(np.diff(common.query_start_loc_cpu.numpy()).tolist())
         pages = common.block_table_tensor
-        made = plan(rows, self._block_size, pages.shape[1])
+        made = plan(rows, pages.shape[1])
         is_decode = common.max_query_len == 1 and common.num_reqs in self._graph_sizes
         key = common.num_reqs if is_decode else PASSES
         kernels = {id(kernel): kernel for kernel in self._kernels.values()}

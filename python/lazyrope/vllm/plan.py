@@ -56,12 +56,13 @@ class RequestView:
         """
         self.layout = layout
         self._cached = cached_homes
-        # The runs that the question sees before the tokens that this request writes after its documents. They never
-        # change, and most requests of a pass need them, so they are kept.
-        self._before_own: list[Run] | None = None
         self._own = max(layout.question, len(cached_homes) * layout.block_size)
+        # The segments that the question sees. Between passes, only the length of the last one grows. Most requests of a
+        # pass need them, so they are kept.
+        self._seen: Ints | None = None
+        self._seen_without_own = 0  # the length of the last one without the request's own tokens
 
-    def pieces(self, first: int, count: int) -> Iterator[tuple[int, int, list[Run]]]:
+    def pieces(self, first: int, count: int) -> Iterator[tuple[int, int, Ints]]:
         """Divides query rows where one document ends and the next one, or the question, begins.
 
         Args:
@@ -69,23 +70,32 @@ class RequestView:
             count: The number of rows.
 
         Yields:
-            The first row's position, the position after the last row, and the runs that these rows see. A row sees a
-            token of them if the token's position is not after its own.
+            The first row's position, the position after the last row, and the segments that these rows see, as in
+            :meth:`_segments`. A row sees a token of them if the token's position is not after its own.
         """
         end = first + count
         bounds = (*self.layout.starts, self.layout.question) if first < self.layout.question else ()
         for begin, stop in pairwise(bounds):
             low, high = max(first, begin), min(end, stop)
             if low < high:
-                yield low, high, merged(self._runs(begin, high - begin, begin))
+                yield low, high, self._segments(merged(self._runs(begin, high - begin, begin)))
         low = max(first, self.layout.question)
         if low < end:
             yield low, end, self._seen_by_question(end)
 
-    def _seen_by_question(self, end: int) -> list[Run]:
-        if self._before_own is None:
-            self._before_own = merged(self._found())
-        return appended(self._before_own, Run(self._own, 0, self._own, end - self._own))
+    def _seen_by_question(self, end: int) -> Ints:
+        """Returns the segments of the question's rows before a position. The last one has the request's own tokens."""
+        if self._seen is None:
+            self._seen = self._segments(appended(merged(self._found()), Run(self._own, 0, self._own, 0)))
+            self._seen_without_own = int(self._seen[-1, 2])
+        self._seen[-1, 2] = self._seen_without_own + end - self._own
+        return self._seen.copy()
+
+    def _segments(self, runs: Sequence[Run]) -> Ints:
+        """Returns base, start, length and the column of the block table of each run, int32 [runs, 4]."""
+        size = self.layout.block_size
+        rows = [(run.base, run.start, run.length, run.slot // size) for run in runs]
+        return np.array(rows, dtype=np.int32).reshape(-1, 4)
 
     def _found(self) -> Iterator[Run]:
         """Yields the runs of the documents, and of the question's tokens that were found in the cache."""
@@ -171,27 +181,28 @@ class Plan:
         return int(np.count_nonzero(self.base))
 
 
-def plan(rows: Sequence[Rows], block_size: int, table_width: int) -> Plan:
+def plan(rows: Sequence[Rows], table_width: int) -> Plan:
     """Makes the arrays of a pass.
 
     Args:
         rows: The rows of each request, in the order of the queries and of the block table.
-        block_size: The slots of a block.
         table_width: The columns of the block table.
     """
-    q_indptr, indptr = [0], [0]
-    segments: list[tuple[int, int, int, int]] = []
+    tables: list[Ints] = []  # the segments of each request of the step
+    counts: list[int] = []  # its rows
     for table_row, each in enumerate(rows):
-        pieces = (
-            [(each.first, each.first + each.count, [])]
-            if each.view is None
-            else each.view.pieces(each.first, each.count)
-        )
-        for low, high, runs in pieces:
-            first_page = table_row * table_width
-            segments += [(run.base, run.start, run.length, first_page + run.slot // block_size) for run in runs]
-            q_indptr.append(q_indptr[-1] + high - low)
-            indptr.append(len(segments))
-    columns = np.array(segments, dtype=np.int32).reshape(-1, 4).T
-    base, start, length, first_pages = (np.ascontiguousarray(column) for column in columns)
-    return Plan(np.array(q_indptr, np.int32), np.array(indptr, np.int32), base, start, length, first_pages)
+        if each.view is None:
+            tables.append(np.zeros((0, 4), np.int32))
+            counts.append(each.count)
+            continue
+        for low, high, segments in each.view.pieces(each.first, each.count):
+            segments[:, 3] += table_row * table_width
+            tables.append(segments)
+            counts.append(high - low)
+    columns = np.concatenate([np.zeros((0, 4), np.int32), *tables]).T
+    base, start, length, first_page = (np.ascontiguousarray(column) for column in columns)
+    return Plan(_indptr(counts), _indptr([len(table) for table in tables]), base, start, length, first_page)
+
+
+def _indptr(counts: Sequence[int]) -> Ints:
+    return np.cumsum([0, *counts], dtype=np.int32)
