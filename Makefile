@@ -47,7 +47,7 @@ test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # CI leaves out the server, whose starts take minutes.
-VLLM_TESTS ?= tests/python/test_vllm.py tests/python/test_vllm_server.py
+VLLM_TESTS ?= tests/python/test_vllm.py tests/python/test_vllm_schedules.py tests/python/test_vllm_server.py
 test-vllm: build $(VENV)-vllm/.vllm  ## documents inside a real vLLM on the CPU, in an environment of its own (3.1 GB)
 	PYTHONPATH=$(BUILD)/package $(VENV)-vllm/bin/python -m pytest $(VLLM_TESTS)
 

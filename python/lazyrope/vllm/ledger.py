@@ -47,6 +47,9 @@ class Ledger:
         """The number of known requests, running or preempted."""
         return len(self._requests)
 
+    def __contains__(self, request: str) -> bool:
+        return request in self._requests
+
     @property
     def is_in_pass(self) -> bool:
         """True between :meth:`begin_pass` and :meth:`end_pass`."""

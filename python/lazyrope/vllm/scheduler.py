@@ -143,7 +143,11 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
     def _prepare(self, request: Any) -> list[Any]:
         """Pads and hashes the documents of a request. Returns the requests that must run before it."""
         params = request.sampling_params
-        if params is None or request.request_id in self.requests:  # the latter continues a session
+        if params is None:
+            return []
+        if request.request_id in self.requests:  # a session goes on, as it began: without documents
+            if DOCUMENTS in (params.extra_args or {}):
+                logger.warning("session %s: the documents of a later part are ignored", request.request_id)
             return []
         lengths = document_lengths(params.extra_args, request.num_prompt_tokens)
         if not lengths:

@@ -69,6 +69,9 @@ def observe(ledger: Ledger, output: Any) -> None:
     for name in output.finished_req_ids:
         ledger.drop(name)
     for new in output.scheduled_new_reqs:
+        if new.req_id in ledger:
+            _go_on(ledger, new)
+            continue
         extra_args = (new.sampling_params and new.sampling_params.extra_args) or {}
         layout = PromptLayout(tuple(extra_args.get(DOCUMENTS, ())), ledger.block_size)
         ledger.admit(new.req_id, layout, new.block_ids[0], new.num_computed_tokens)
@@ -78,6 +81,18 @@ def observe(ledger: Ledger, output: Any) -> None:
             ledger.admit(name, ledger.layout_of(name), blocks[0], computed)
         else:
             ledger.extend(name, blocks[0] if blocks is not None else [], computed)
+
+
+def _go_on(ledger: Ledger, session: Any) -> None:
+    """Records the next part of a session of streamed input, which vLLM announces as a new request.
+
+    A session begins without documents and stays so. It goes on wherever its last answer ended, also inside a block that
+    it has written itself.
+    """
+    computed = session.num_computed_tokens
+    whole = computed - computed % ledger.block_size
+    ledger.admit(session.req_id, ledger.layout_of(session.req_id), session.block_ids[0], whole)
+    ledger.extend(session.req_id, [], computed)
 
 
 @functools.cache

@@ -1,0 +1,60 @@
+"""Runs rare schedules of a real vLLM, which must not stop the engine: `make test-vllm`, as for test_vllm.py."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="make test-vllm")
+
+from vllm import LLM, SamplingParams
+from vllm.v1.engine import EngineCoreRequest
+
+from tests.python.test_vllm import Question, ask, engine_of, environment, start
+from tests.support.serving import random_tokens
+
+__all__ = ["environment", "start"]  # fixtures
+GREEDY = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
+
+
+@pytest.fixture(scope="module")
+def llm(start: Callable[..., LLM]) -> Iterator[LLM]:
+    yield from engine_of(start, block_size=16, max_model_len=2560)
+
+
+def run_session(llm: LLM, parts: list[list[int]], extra_args: list[dict[str, Any] | None]) -> list[list[int]]:
+    """Runs a session whose prompt comes in parts, and returns the answer to each."""
+    core = llm.llm_engine.engine_core.engine_core
+    answers = []
+    for part, extra in zip(parts, extra_args, strict=True):
+        params = SamplingParams(max_tokens=6, extra_args=extra, **GREEDY)
+        names = {"request_id": "session", "resumable": True, "arrival_time": time.time(), "data_parallel_rank": None}
+        none = dict.fromkeys(("mm_features", "pooling_params", "lora_request", "cache_salt"))
+        core.add_request(
+            *core.preprocess_add_request(
+                EngineCoreRequest(prompt_token_ids=list(part), sampling_params=params, **names, **none)
+            )
+        )
+        answers.append([])
+        while len(answers[-1]) < params.max_tokens:
+            outputs, _ = core.step_fn()
+            for output in (outputs or {}).values():
+                answers[-1] += [token for each in output.outputs for token in each.new_token_ids]
+    core.abort_requests(["session"])
+    return answers
+
+
+@pytest.mark.parametrize("documents", [None, [10**9], "documents"])
+def test_an_ordinary_session_of_streamed_input_goes_on(llm, documents):
+    """A session resumes inside a block. Documents in a later part are ignored: the session has begun without them."""
+    rng = random.Random(1)
+    parts = [random_tokens(rng, 21), random_tokens(rng, 9)]
+    extra = None if documents is None else {"lazyrope_documents": documents}
+    first, second = run_session(llm, parts, [None, extra])
+    whole = [*parts[0], *first[:-1], *parts[1]]  # vLLM drops the last token of an answer
+    [answer] = ask(llm, [Question([], whole)])
+    assert second == answer.tokens
