@@ -5,16 +5,20 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm", reason="make test-vllm")
 
+from lazyrope import SpecError
+from lazyrope.vllm import backend
 from vllm import LLM, SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
-from tests.python.test_vllm import Question, ask, engine_of, environment, start
+from tests.python.test_vllm import Question, ask, assert_right, builders_of, clear_cache, engine_of, environment, start
+from tests.python.test_vllm import model as model
 from tests.support.serving import random_tokens
 
 __all__ = ["environment", "start"]  # fixtures
@@ -58,3 +62,56 @@ def test_an_ordinary_session_of_streamed_input_goes_on(llm, documents):
     whole = [*parts[0], *first[:-1], *parts[1]]  # vLLM drops the last token of an answer
     [answer] = ask(llm, [Question([], whole)])
     assert second == answer.tokens
+
+
+def strict_kernel_of(kernel_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns kernels that check capacities, as the compiled ones do. Plain PyTorch has none."""
+
+    class Kernel:
+        def __init__(self, *given: Any) -> None:
+            self._kernel = kernel_of(*given)
+            self.spec = self._kernel.spec
+
+        def __call__(self, *given: Any, **more: Any) -> Any:
+            return self._kernel(*given, **more)
+
+        def plan(self, *given: Any, capacity: Any, **more: Any) -> Any:
+            def check(q_indptr: Any, q_position: Any, segments: Any, *_: Any) -> None:
+                needed = (len(q_indptr) - 1, len(segments.base), len(q_position))
+                allowed = (capacity.requests, capacity.segments, capacity.query_tokens)
+                if any(n > a for n, a in zip(needed, allowed, strict=True)):
+                    raise SpecError(f"requests, segments, query tokens = {needed}; the step's capacity is {allowed}")
+
+            check(*given)
+            step = self._kernel.plan(*given, capacity=capacity, **more)
+            update = step.update
+
+            def checked_update(*given: Any) -> None:
+                check(*given)
+                update(*given)
+
+            step.update = checked_update
+            return step
+
+    return Kernel
+
+
+def test_documents_with_a_shared_beginning_fit_into_the_steps_of_graphs(model, llm, monkeypatch):
+    """Documents that begin alike share their first block, which moves otherwise than the rest of them."""
+    clear_cache(llm)
+    rng = random.Random(2)
+    title = random_tokens(rng, 16)
+    documents = [[*title, *random_tokens(rng, 16)] for _ in range(70)]
+    question = Question(documents, [1, 2, 3], max_tokens=3)
+    strict = strict_kernel_of(backend.kernel_of)
+    for builder in builders_of(llm):
+        spec = next(iter(builder._kernels.values())).spec
+        kernel = strict(spec, "cpu")
+        monkeypatch.setattr(builder, "_kernels", dict.fromkeys(builder._kernels, kernel))
+        monkeypatch.setattr(builder, "_graph_sizes", frozenset([1, 2]))
+        monkeypatch.setattr(builder, "_steps", {})
+    ask(llm, [question])
+    moved = replace(question, documents=documents[::-1])
+    [answer] = ask(llm, [moved])
+    assert answer.cached == 70 * 32
+    assert_right(model, moved, answer)

@@ -36,9 +36,9 @@ from .prompts import MAX_DOCUMENTS
 from .releases import current_release
 
 PASSES = 0  # the key of a step for passes of any kind
-# The segments of a request in a captured graph: its documents, some of them written by several requests, and its own
-# tokens.
-SEGMENTS_PER_REQUEST = MAX_DOCUMENTS + 28
+# The segments of a request in a captured graph, on the average of its batch. Documents that begin alike share their
+# first blocks, so that each is two segments. A single request fits whatever its segments are.
+SEGMENTS_PER_REQUEST = 2 * MAX_DOCUMENTS + 56
 
 
 @functools.cache
@@ -107,6 +107,7 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         scheduler = vllm_config.scheduler_config
         self._max_requests: int = scheduler.max_num_seqs
         self._max_tokens: int = scheduler.max_num_batched_tokens
+        self._max_blocks = -(-vllm_config.model_config.max_model_len // self._block_size)  # those of one request
         self._graph_sizes = frozenset(vllm_config.compilation_config.cudagraph_capture_sizes or ())
         self._steps: dict[tuple[int, int], Any] = {}
         self._ledger: Ledger | None = None
@@ -150,9 +151,11 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
             return step
         if key == PASSES:  # a request is several ones where its rows pass from one document to the next
             requests = 2 * self._max_requests + self._max_tokens // self._block_size
-            capacity = StepCapacity(requests, requests * SEGMENTS_PER_REQUEST, self._max_tokens)
+            segments = requests // 2 * SEGMENTS_PER_REQUEST + self._max_blocks
+            capacity = StepCapacity(requests, segments, self._max_tokens)
         else:
-            capacity = StepCapacity(key, key * SEGMENTS_PER_REQUEST, key, tokens_per_request=1)
+            segments = key * SEGMENTS_PER_REQUEST + self._max_blocks
+            capacity = StepCapacity(key, segments, key, tokens_per_request=1)
         step = kernel.plan(*arrays, pages, page_size=self._block_size, layout="NHD", capacity=capacity)
         self._steps[id(kernel), key] = step
         return step
