@@ -20,13 +20,14 @@ class Letters:
 
 def test_each_text_is_tokenised_by_itself():
     tokens, extra = prompt(Letters(), ["ab", [7, 8, 9]], "?!", prefix="s")
-    assert tokens == [*b"s", *b"ab", 7, 8, 9, *b"?!"] and extra == {"lazyrope_documents": [1, 2, 3]}
+    assert tokens == [*b"s", *b"ab", 7, 8, 9, *b"?!"]
+    assert extra == {"lazyrope_documents": [1, 2, 3], "lazyrope_prompt_tokens": 8}
     assert document_lengths(extra, len(tokens)) == (1, 2, 3)
 
 
 def test_a_prompt_without_documents_has_no_arguments():
     assert prompt(None, [], [5, 6]) == ([5, 6], {})
-    assert document_lengths(None, 2) == document_lengths({}, 2) == document_lengths({"other": 1}, 2) == ()
+    assert document_lengths(None, 2) == document_lengths({}, 2) == document_lengths({"other": 1, 3: 4}, 2) == ()
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,7 @@ def test_mistakes_in_a_prompt(given, message):
         ({"lazyrope_documents": [3, True]}, "it must be a list of integers"),
         ({"lazyrope_documents": ["3"]}, "it must be a list of integers"),
         ({"lazyrope_documents": [3, 7]}, "has 10 tokens together, and the prompt has 10"),
+        ({"lazyrope_documents": [3], "lazyrope_prompt_tokens": 12}, "= 12, and the prompt has 10 tokens"),
         ({"lazyrope_document": [3]}, "extra_args has 'lazyrope_document'; the keys of lazyrope are"),
         ({"lazyrope_recovery": "guided"}, "does not serve yet"),
     ],

@@ -2,9 +2,10 @@
 
 A request's ``extra_args`` say how many of its prompt's first tokens belong to each document:
 
-    {"lazyrope_documents": [1790, 512]}
+    {"lazyrope_documents": [1790, 512], "lazyrope_prompt_tokens": 2340}
 
-The OpenAI-compatible server takes them as ``vllm_xargs``.
+The number of all tokens may be left out. With it, a prompt that was cut on its way is refused. The OpenAI-compatible
+server takes these arguments as ``vllm_xargs``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from ..recovery import LEVELS
 
 DOCUMENTS = "lazyrope_documents"
 RECOVERY = "lazyrope_recovery"
-KEYS = (DOCUMENTS, RECOVERY)
+PROMPT_TOKENS = "lazyrope_prompt_tokens"
+KEYS = (DOCUMENTS, PROMPT_TOKENS, RECOVERY)
 MAX_DOCUMENTS = 100
 
 
@@ -64,8 +66,9 @@ def prompt(
         texts.insert(0, _encode(tokenizer, "prefix", prefix))
     own = _encode(tokenizer, "question", question)
     lengths = [len(text) for text in texts]
-    _check_lengths(lengths, sum(lengths) + len(own))
-    return [token for text in (*texts, own) for token in text], {DOCUMENTS: lengths} if lengths else {}
+    tokens = [token for text in (*texts, own) for token in text]
+    _check_lengths(lengths, len(tokens))
+    return tokens, {DOCUMENTS: lengths, PROMPT_TOKENS: len(tokens)} if lengths else {}
 
 
 def document_lengths(extra_args: Mapping[str, Any] | None, num_tokens: int) -> tuple[int, ...]:
@@ -76,14 +79,20 @@ def document_lengths(extra_args: Mapping[str, Any] | None, num_tokens: int) -> t
         num_tokens: The tokens of the prompt, without padding.
 
     Raises:
-        SpecError: The lengths are no list of positive integers, leave no token for the question, or are too many; or
-            the request asks for something that is not served.
+        SpecError: The lengths are no list of positive integers, leave no token for the question, or are too many; the
+            prompt has another number of tokens than ``lazyrope_prompt_tokens``; or the request asks for something that
+            is not served.
     """
     given = extra_args or {}
-    unknown = [key for key in given if key.startswith("lazyrope_") and key not in KEYS]
+    unknown = [key for key in given if isinstance(key, str) and key.startswith("lazyrope_") and key not in KEYS]
     if unknown:
         raise SpecError(f"extra_args has {unknown[0]!r:.80}; the keys of lazyrope are: {', '.join(KEYS)}")
     _check_recovery(given.get(RECOVERY, "none"))
+    if given.get(PROMPT_TOKENS, num_tokens) != num_tokens:
+        raise SpecError(
+            f"{PROMPT_TOKENS} = {given[PROMPT_TOKENS]!r:.80}, and the prompt has {num_tokens} tokens; it must not be cut "
+            "(truncate_prompt_tokens) or lengthened after its documents were counted"
+        )
     lengths = given.get(DOCUMENTS, [])
     _check_lengths(lengths, num_tokens)
     return tuple(lengths)
