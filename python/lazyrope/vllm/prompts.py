@@ -90,8 +90,8 @@ def document_lengths(extra_args: Mapping[str, Any] | None, num_tokens: int) -> t
     _check_recovery(given.get(RECOVERY, "none"))
     if given.get(PROMPT_TOKENS, num_tokens) != num_tokens:
         raise SpecError(
-            f"{PROMPT_TOKENS} = {given[PROMPT_TOKENS]!r:.80}, and the prompt has {num_tokens} tokens; it must not be cut "
-            "(truncate_prompt_tokens) or lengthened after its documents were counted"
+            f"{PROMPT_TOKENS} = {given[PROMPT_TOKENS]!r:.80}, and the prompt has {num_tokens} tokens; it must not be "
+            "cut (truncate_prompt_tokens) or lengthened after its documents were counted"
         )
     lengths = given.get(DOCUMENTS, [])
     _check_lengths(lengths, num_tokens)
