@@ -121,6 +121,7 @@ def test_the_wheel_depends_only_on_nvrtc(wheel):
     assert nvrtc.startswith("nvidia-cuda-nvrtc")
     assert set(nvrtc.removeprefix("nvidia-cuda-nvrtc").split(",")) == {">=13.0", "<14"}
     assert {re.split(r"[<>=;]", line)[0].strip() for line in extra} == {
+        "matplotlib",
         "numpy",
         "tabulate",
         "torch",
