@@ -149,7 +149,7 @@ TEST(Render, AFieldChangesOnlyTheKernelsThatDependOnIt) {
 
 TEST(Render, AnAttentionHasAllKernelsButReposition) {
   const Arch& arch = find_arch("sm_90a");
-  for (const KernelSpec& spec : {base_spec(), raw_keys_spec(), cascade_spec()}) {
+  for (const KernelSpec& spec : {base_spec(), raw_keys_spec(), cascade_spec(), page_mass_spec()}) {
     std::vector<KernelKind> kinds = attention_kernels(spec, arch);
     EXPECT_EQ(std::ranges::count(kinds, KernelKind::kReposition), 0);
     kinds.push_back(KernelKind::kReposition);
@@ -157,7 +157,7 @@ TEST(Render, AnAttentionHasAllKernelsButReposition) {
   }
   EXPECT_EQ(attention_kernels(base_spec(), arch), attention_kernels());
   std::set<KernelKind> all;
-  for (const KernelSpec& spec : {raw_keys_spec(), cascade_spec()})
+  for (const KernelSpec& spec : {raw_keys_spec(), cascade_spec(), page_mass_spec()})
     for (const KernelKind kind : kernel_kinds(spec, arch)) all.insert(kind);
   EXPECT_EQ(std::vector(all.begin(), all.end()), kernel_kinds());
 }
@@ -211,8 +211,8 @@ TEST(PageMass, OnlySpecsThatHaveItRenderItsText) {
        {KernelKind::kPlan, KernelKind::kAttendDecode, KernelKind::kAttendPrefill}) {
     const std::string with = render_for(kind, page_mass_spec()).source;
     const std::string without = render_for(kind, base_spec()).source;
-    EXPECT_NE(with.find("ops/page_mass/measured.cuh"), std::string::npos) << to_string(kind);
-    EXPECT_EQ(without.find("ops/page_mass/measured.cuh"), std::string::npos) << to_string(kind);
+    EXPECT_NE(with.find("kMeasuresPageMass = true;"), std::string::npos) << to_string(kind);
+    EXPECT_EQ(without.find("kMeasuresPageMass = true;"), std::string::npos) << to_string(kind);
     EXPECT_NE(without.find("kMeasuresPageMass = false;"), std::string::npos) << to_string(kind);
   }
 }
