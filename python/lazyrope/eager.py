@@ -137,7 +137,7 @@ class EagerStep:
         self.mass_pages = MassPages(lengths, segments.lead, self.tokens)
         counts = counted_tokens(segments.mass_tokens, len(rows) - 1, len(q_position))
         self.requests = []
-        for (row, last_row), (begin, end), count in zip(pairwise(rows), pairwise(spans), counts, strict=False):
+        for (row, last_row), (begin, end), count in zip(pairwise(rows), pairwise(spans), counts, strict=True):
             mine, first = [], at
             for s in range(begin, end):
                 keys = slice(at - first, at - first + lengths[s])

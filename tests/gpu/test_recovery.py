@@ -12,12 +12,11 @@ import torch
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
-from lazyrope.recovery import PageChoice
 from lazyrope.transformers import Engine, Generation, attach, passes
 
 from tests.python import test_recovery_real_model as real
 from tests.support.recovery_levels import LEVELS, reference_logits
-from tests.support.serving import as_dtype, assert_near, assert_nothing_is_held, random_token_lists
+from tests.support.serving import as_dtype, assert_near, assert_nothing_is_held, random_token_lists, recorded_masses
 from tools.quality.reference import Reference
 from tools.rag.model import find_gguf, load_smollm2, tiny_llama
 
@@ -158,14 +157,7 @@ def measured(engine: Engine, case: Served, masses: list[list[float]]) -> list[to
 
 @pytest.mark.parametrize("layers", [None, 1])
 def test_captured_passes_measure_what_plain_passes_measure(case, layers, monkeypatch):
-    masses: list[list[float]] = []
-    tokens = PageChoice.tokens
-
-    def record(choice: PageChoice, scores: Any) -> list[int]:
-        masses.append(list(scores))
-        return tokens(choice, scores)
-
-    monkeypatch.setattr(PageChoice, "tokens", record)
+    masses = recorded_masses(monkeypatch)
     options: dict[str, Any] = {"budget": "256MiB", "arch": ARCH, "prefix": case.prefix, "recovery": "prefix"}
     options["select_layers"] = layers
     plain = measured(attach(case.model, cuda_graphs=False, **options), case, masses)

@@ -1,4 +1,4 @@
-"""Which passes the engine captures, and that a replay measures what a plain pass measures. The captures are fakes."""
+"""Tests which passes the engine captures, and that a replay measures what a plain pass does. The captures are fakes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from lazyrope.recovery import PageChoice
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
@@ -14,7 +13,7 @@ from lazyrope.transformers import Engine, passes
 
 from tests.conftest import HAS_GPU
 from tests.support.graphs import FakeGraphs
-from tests.support.serving import assert_nothing_is_held, make_engine, random_token_lists
+from tests.support.serving import assert_nothing_is_held, make_engine, random_token_lists, recorded_masses
 from tests.support.tiny_models import tiny_model
 
 pytestmark = pytest.mark.skipif(HAS_GPU, reason="tests/gpu has real captures")
@@ -35,15 +34,7 @@ def joined(masses: list[list[float]]) -> torch.Tensor:
 @pytest.fixture
 def masses(monkeypatch: pytest.MonkeyPatch) -> list[list[float]]:
     """Returns the masses of each choice of pages, in their order."""
-    given: list[list[float]] = []
-    tokens = PageChoice.tokens
-
-    def record(choice: PageChoice, scores: Any) -> list[int]:
-        given.append(list(scores))
-        return tokens(choice, scores)
-
-    monkeypatch.setattr(PageChoice, "tokens", record)
-    return given
+    return recorded_masses(monkeypatch)
 
 
 def answers(engine: Engine, requests: list[dict[str, Any]]) -> list[tuple[list[int], Any]]:

@@ -19,7 +19,13 @@ from lazyrope.transformers import passes
 from tests.conftest import HAS_GPU
 from tests.python.test_transformers_recovery import Spy, as_served, assert_equal, needs_float32
 from tests.support import recovery_mask
-from tests.support.serving import assert_near, assert_nothing_is_held, make_engine, random_token_lists
+from tests.support.serving import (
+    assert_near,
+    assert_nothing_is_held,
+    make_engine,
+    random_token_lists,
+    recorded_masses,
+)
 from tools.quality import levels
 from tools.quality.reference import Reference
 
@@ -28,20 +34,6 @@ TYPES = ("llama", "gemma2", "gpt_oss")
 PREFIX, PROMPT, *DOCUMENTS = random_token_lists(11, 21, 12, 33, 50, 9, 40)
 LENGTHS = tuple(map(len, DOCUMENTS))
 SHARE = 0.45
-
-
-class Masses:
-    """Records the masses by which an engine chooses."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.given: list[list[float]] = []
-        tokens = PageChoice.tokens
-
-        def record(choice: PageChoice, scores: Any) -> list[int]:
-            self.given.append(list(scores))
-            return tokens(choice, scores)
-
-        patch.setattr(PageChoice, "tokens", record)
 
 
 def expected_masses(
@@ -65,7 +57,7 @@ def test_the_engine_equals_an_explicit_mask(model_type, options, monkeypatch):
     model = as_served(model_type)
     prefix = options.get("prefix", [])
     choice = PageChoice(LENGTHS, SHARE, options.get("overlay_tokens", 16))
-    masses = Masses(monkeypatch)
+    masses = recorded_masses(monkeypatch)
     expected = expected_masses(model, choice, prefix, PROMPT)
     chosen = choice.tokens(expected)
     for cut in ({}, {"max_pass_tokens": 17, "max_requests": 2}):
@@ -74,9 +66,9 @@ def test_the_engine_equals_an_explicit_mask(model_type, options, monkeypatch):
             engine.store.k_pool(layer).fill_(torch.nan)
             engine.store.v_pool(layer).fill_(torch.nan)
         for _ in ("new", "stored"):
-            masses.given.clear()
+            masses.clear()
             scores = engine.score(PROMPT, DOCUMENTS)
-            torch.testing.assert_close(torch.tensor(masses.given), torch.tensor([expected]), atol=1e-4, rtol=1e-3)
+            torch.testing.assert_close(torch.tensor(masses), torch.tensor([expected]), atol=1e-4, rtol=1e-3)
             firsts = [sum(LENGTHS[:i]) for i in range(len(LENGTHS))]
             assert [first + i for first, own in zip(firsts, scores.recomputed, strict=True) for i in own] == chosen
             states = recovery_mask.run(model, PROMPT, DOCUMENTS, prefix, again=scores.recomputed)
@@ -90,7 +82,7 @@ def test_a_pass_measures_no_more_pairs_than_the_limit(monkeypatch):
     """A long question over many pages is measured in several passes, beside that of another request."""
     model = as_served("llama")
     choice = PageChoice(LENGTHS, SHARE, 16)
-    masses, rooms = Masses(monkeypatch), []
+    masses, rooms = recorded_masses(monkeypatch), []
     pack = passes.pack
 
     def record(*given: Any) -> Any:
@@ -105,7 +97,7 @@ def test_a_pass_measures_no_more_pairs_than_the_limit(monkeypatch):
     generations = [engine.generate(question, DOCUMENTS, max_new_tokens=1) for question in (PROMPT, PREFIX)]
     for generation in generations:
         generation.result()
-    torch.testing.assert_close(torch.tensor(masses.given), torch.tensor(expected), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(torch.tensor(masses), torch.tensor(expected), atol=1e-4, rtol=1e-3)
     assert 45 < max(rooms) <= 90
     assert sum(room > 0 for room in rooms) > 2
     assert_nothing_is_held(engine)
@@ -281,12 +273,12 @@ def test_nothing_is_chosen_without_a_second_document(model, documents, monkeypat
 def test_the_question_is_the_end_of_the_prompt_or_what_comes_before_the_answer(monkeypatch):
     model = as_served("llama")
     choice = PageChoice(LENGTHS, SHARE, 16)
-    masses = Masses(monkeypatch)
+    masses = recorded_masses(monkeypatch)
     engine = make_engine(model, recovery="guided", share=SHARE, question_tokens=5)
     engine.score(PROMPT, DOCUMENTS)
     engine.score([*PROMPT, 1, 2, 3], DOCUMENTS, question_length=len(PROMPT))
     expected = expected_masses(model, choice, [], PROMPT, slice(len(PROMPT) - 5, None))
-    torch.testing.assert_close(torch.tensor(masses.given), torch.tensor([expected] * 2), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(torch.tensor(masses), torch.tensor([expected] * 2), atol=1e-4, rtol=1e-3)
 
 
 def test_a_request_is_cancelled_at_any_step(model):

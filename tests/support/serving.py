@@ -6,7 +6,9 @@ import random
 import warnings
 from typing import Any
 
+import pytest
 import torch
+from lazyrope.recovery import PageChoice
 from lazyrope.transformers import Engine, attach
 
 from tests.conftest import HAS_GPU
@@ -21,6 +23,19 @@ def make_engine(model: Any, **options: Any) -> Engine:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return attach(model, **{"budget": "64MiB", **options})
+
+
+def recorded_masses(patch: pytest.MonkeyPatch) -> list[list[float]]:
+    """Returns a list to which each choice of guided pages, from now on, adds the masses by which it chooses."""
+    given: list[list[float]] = []
+    tokens = PageChoice.tokens
+
+    def record(choice: PageChoice, scores: Any) -> list[int]:
+        given.append(list(scores))
+        return tokens(choice, scores)
+
+    patch.setattr(PageChoice, "tokens", record)
+    return given
 
 
 def as_dtype(model: Any, dtype: torch.dtype) -> Any:

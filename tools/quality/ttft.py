@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from tools.bench.limits import Limit, count_unmet, evaluate, limit_text
 from tools.quality.breakdown import GpuTime, HostTime, gpu_time, host_time
-from tools.rag.__main__ import environment
+from tools.rag.environment import environment
 from tools.rag.model import random_llama, tiny_llama
 from tools.rag.serving import random_text, token_bytes
 from tools.rag.tables import Table, digits

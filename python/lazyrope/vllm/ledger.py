@@ -1,4 +1,4 @@
-"""What a worker knows about the requests that it runs: their documents, their blocks, and where blocks were written."""
+"""A ledger has what a worker knows of its requests: their documents, their blocks, and where blocks were written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plug-in refuses when vLLM starts, each with its reason."""
+"""Refuses, when vLLM starts, what the plug-in does not serve. Each refusal has its reason."""
 
 from __future__ import annotations
 

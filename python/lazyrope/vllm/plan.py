@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 class RequestView:
-    """What the rows of one request see.
+    """A view gives the segments that the rows of one request see.
 
     A view is made when vLLM admits the request, and again when it resumes it after a preemption: between these moments
     the homes of its blocks do not change.
