@@ -44,7 +44,13 @@ def engine_of(arguments: argparse.Namespace) -> Any:
         options["load_format"] = "dummy"
     room = arguments.documents * (arguments.tokens + 64) + QUESTION + 32
     return LLM(
-        folder, skip_tokenizer_init=True, max_model_len=room, block_size=32, enforce_eager=arguments.eager, **options
+        folder,
+        skip_tokenizer_init=True,
+        max_model_len=room,
+        block_size=32,
+        enforce_eager=arguments.eager,
+        gpu_memory_utilization=arguments.memory,
+        **options,
     )
 
 
@@ -102,6 +108,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048, help="the tokens of a document")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs and no torch.compile")
+    parser.add_argument("--memory", type=float, default=0.5, help="the part of the GPU's memory that vLLM takes")
     arguments = parser.parse_args()
     llm = engine_of(arguments)
     vocabulary = llm.llm_engine.model_config.get_vocab_size()

@@ -136,6 +136,7 @@ def test_choice_and_logits_equal_those_that_the_quality_is_measured_by(prefix, s
     assert_near(scores.logits, reference.read(stored, PROMPT, chosen).logits)
 
 
+@needs_float32
 def test_layers_whose_attention_does_not_count_are_not_measured(monkeypatch):
     model = as_served("llama")
     engine = make_engine(model, recovery="guided", share=SHARE, select_layers=1)

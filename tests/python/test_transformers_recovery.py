@@ -281,8 +281,10 @@ def test_a_document_that_is_given_up_behind_one_that_is_still_filled_is_noticed(
     first.cancel()
     slow.result()
     assert second.result() == alone.generate(PROMPT, [a, b, c], **options).result()
-    given, expected = (each.score(PROMPT, [a, b, c], **level).prompt for each in (engine, alone))
-    assert_near(given, expected.float(), expected)
+    given, expected = (each.score(PROMPT, [a, b, c], **level).prompt.float() for each in (engine, alone))
+    # The engines cut their passes differently, so bfloat16 rounds differently.
+    tolerance = 1e-4 if model.dtype == torch.float32 else 2e-2
+    assert (given - expected).norm() < tolerance * expected.norm()
     assert_nothing_is_held(engine)
 
 
