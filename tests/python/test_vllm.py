@@ -313,6 +313,14 @@ def test_random_orders_in_chunks(model, llm, passes, monkeypatch, chunk):
     assert passes.shifted > 0
 
 
+def test_a_request_finds_blocks_that_a_running_one_writes_in_the_same_pass(model, llm, monkeypatch):
+    clear_cache(llm)
+    monkeypatch.setattr(scheduler_of(llm), "max_num_scheduled_tokens", 100)
+    document = DOCUMENTS[7]  # 5 blocks, of which the first pass computes 3
+    answers = assert_all_right(model, llm, [Question([document], [1, 2, 3]), Question([document], [4, 5])])
+    assert [answer.cached for answer in answers] == [0, 5 * BLOCK]
+
+
 def test_salts_keep_documents_apart(model, llm):
     clear_cache(llm)
     one = Question([DOCUMENTS[5]], [1, 2, 3], salt="one")

@@ -106,9 +106,6 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Decides about a pass, as vLLM does, and counts what its new requests found in the cache."""
         output = super().schedule(*args, **kwargs)
-        for new in output.scheduled_new_reqs:
-            documents = new.sampling_params and (new.sampling_params.extra_args or {}).get(DOCUMENTS)
-            self._count(new.block_ids[0], new.num_computed_tokens, is_counted=bool(documents))
         cached = output.scheduled_cached_reqs
         tables = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
         for name, blocks, computed in zip(
@@ -120,6 +117,10 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
             is_resumed = name in cached.resumed_req_ids
             written = computed if is_resumed else (len(table) - len(blocks[0])) * self.block_size
             self._count(table, written, is_counted=False)
+        # A new request may find blocks that a running one writes in this same pass.
+        for new in output.scheduled_new_reqs:
+            documents = new.sampling_params and (new.sampling_params.extra_args or {}).get(DOCUMENTS)
+            self._count(new.block_ids[0], new.num_computed_tokens, is_counted=bool(documents))
         return output
 
     def _count(self, table: Sequence[int], written: int, *, is_counted: bool) -> None:
