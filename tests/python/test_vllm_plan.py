@@ -30,6 +30,8 @@ class Request:
         name: The request's name.
         documents: The names of its documents.
         question: The tokens after the documents. Those that are generated are appended.
+        has_prefix: True: the first document is a prefix, and the others are computed behind it.
+        overlay_tokens: The first tokens of each document that are computed again.
         layout: The documents' layout.
         blocks: The block table.
         computed: The tokens whose keys are in the blocks.
@@ -38,12 +40,15 @@ class Request:
     name: str
     documents: tuple[str, ...]
     question: list[str]
+    has_prefix: bool = False
+    overlay_tokens: int = 0
     layout: PromptLayout = field(init=False)
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
 
     def __post_init__(self) -> None:
-        self.layout = PromptLayout(tuple(DOCUMENTS[name] for name in self.documents), SIZE)
+        lengths = tuple(DOCUMENTS[name] for name in self.documents)
+        self.layout = PromptLayout(lengths, SIZE, self.has_prefix, self.overlay_tokens)
 
     @property
     def num_tokens(self) -> int:
@@ -51,26 +56,37 @@ class Request:
 
     def key_at(self, position: int) -> tuple[Any, ...]:
         """Returns what decides the key of a token, other than its position."""
-        for name, begin, padded in zip(self.documents, self.layout.starts, self.layout.padded_lengths, strict=True):
-            if begin <= position < begin + padded:
-                return (name, position - begin)
-        return (self.documents, *self.question[: position - self.layout.question + 1])
+        for i, (name, begin) in enumerate(zip(self.documents, self.layout.starts, strict=True)):
+            if begin <= position < begin + self.layout.padded_lengths[i]:
+                prefix = self.documents[:1] if self.has_prefix and i > 0 else ()
+                return (*prefix, name, position - begin)
+        tail = [*range(sum(self.layout.overlays)), *self.question]
+        recovery = self.has_prefix, self.overlay_tokens
+        return (self.documents, recovery, *tail[: position - self.layout.tail + 1])
 
     def hash_of(self, block: int) -> tuple[Any, ...]:
         return self.key_at((block + 1) * SIZE - 1)
 
+    def text(self) -> list[int]:
+        """Returns the positions of what the question sees, in the order in which it sees it."""
+        layout, result = self.layout, []
+        overlay_begin = layout.tail
+        for begin, length, overlay in zip(layout.starts, layout.lengths, layout.overlays, strict=True):
+            result += [*range(overlay_begin, overlay_begin + overlay), *range(begin + overlay, begin + length)]
+            overlay_begin += overlay
+        return [*result, *range(overlay_begin, self.num_tokens)]
+
     def seen(self, position: int) -> set[tuple[tuple[Any, ...], int]]:
         """Returns the keys that a row sees, each with the position at which it sees it."""
         layout = self.layout
-        for begin, padded in zip(layout.starts, layout.padded_lengths, strict=True):
+        for i, (begin, padded) in enumerate(zip(layout.starts, layout.padded_lengths, strict=True)):
             if begin <= position < begin + padded:
-                return {(self.key_at(p), p) for p in range(begin, position + 1)}
-        keys = {(self.key_at(p), p) for p in range(layout.question, position + 1)}
-        at = layout.question
-        for begin, length in reversed(list(zip(layout.starts, layout.lengths, strict=True))):
-            at -= length
-            keys |= {(self.key_at(begin + t), at + t) for t in range(length)}
-        return keys
+                prefix = range(layout.lengths[0]) if self.has_prefix and i > 0 else ()
+                before = {(self.key_at(p), begin - len(prefix) + p) for p in prefix}
+                return before | {(self.key_at(p), p) for p in range(begin, position + 1)}
+        text = self.text()
+        end = text.index(position)
+        return {(self.key_at(p), position - end + i) for i, p in enumerate(text[: end + 1])}
 
 
 class Cache:
@@ -89,7 +105,7 @@ class Cache:
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.counts: dict[str, int] = {}
-        self.shifted = self.hits = self.preemptions = 0
+        self.shifted = self.hits = self.preemptions = self.cut_overlays = self.found_overlays = 0
 
     def take(self, block: int) -> None:
         self.references[block] += 1
@@ -133,6 +149,7 @@ class Cache:
                 self.give_back(request)
                 break
             self.hits += len(found)
+            self.found_overlays += bool(sum(request.layout.overlays)) and request.layout.tail < request.computed
             self.waiting.pop(0)
             self.running.append(request)
             budget -= count
@@ -162,6 +179,7 @@ class Cache:
         for block in range(request.computed // SIZE, (request.computed + count) // SIZE):
             self.hashes.setdefault(request.hash_of(block), request.blocks[block])
         self.counts[request.name] = count
+        self.cut_overlays += request.layout.tail < request.computed + count < request.layout.question
         return count
 
     def preempt(self, request: Request) -> None:
@@ -188,10 +206,8 @@ class Cache:
         for low, high in pairwise(made.indptr):  # neighbours that could be one segment are one
             for s in range(low, high - 1):
                 joined = made.base[s] == made.base[s + 1] and made.start[s] + made.length[s] == made.start[s + 1]
-                in_place = (
-                    made.length[s] % SIZE == 0 and made.first_page[s] + made.length[s] // SIZE == made.first_page[s + 1]
-                )
-                assert not (joined and in_place)
+                slot, after = (made.first_page[i] * SIZE + made.lead[i] for i in (s, s + 1))
+                assert not (joined and slot + made.length[s] == after)
 
     def finish_pass(self, rng: random.Random) -> None:
         self.ledger.end_pass()
@@ -216,8 +232,10 @@ def seen_by_rows(made: Plan, pool: list[list[Any]], pages: Any, positions: list[
         for position in positions[row:end]:
             keys = []
             for s in range(made.indptr[r], made.indptr[r + 1]):
+                assert 0 <= made.lead[s] < SIZE
                 for i in range(made.length[s]):
-                    key, written = pool[pages[made.first_page[s] + i // SIZE]][i % SIZE]
+                    slot = made.lead[s] + i
+                    key, written = pool[pages[made.first_page[s] + slot // SIZE]][slot % SIZE]
                     assert written == made.start[s] + i, "the segment's start is not the position of its first key"
                     if made.base[s] + made.start[s] + i <= position:
                         keys.append((key, int(made.base[s] + made.start[s] + i)))
@@ -236,21 +254,25 @@ def test_rows_see_the_right_keys_at_the_right_positions(seed):
 def run_history(seed: int) -> Cache:
     rng, cache = random.Random(seed), Cache()
     for number in range(10):
-        documents = tuple(rng.choice(list(DOCUMENTS)) for _ in range(rng.randrange(4)))
         question = [rng.choice("xy") for _ in range(rng.randrange(1, 7))]
-        cache.waiting.append(Request(f"r{number}", documents, question))
+        if number == 0 or rng.random() < 0.7:  # else a request with the documents of the last one
+            documents = tuple(rng.choice(list(DOCUMENTS)) for _ in range(rng.randrange(4)))
+            recovery = rng.random() < 0.4 and len(documents) > 0, rng.choice([0, 1, 3, 6])
+        cache.waiting.append(Request(f"r{number}", documents, question, *recovery))
         for _ in range(rng.randrange(12)):
-            cache.schedule(rng, rng.randrange(1, 40))
+            cache.schedule(rng, rng.randrange(1, rng.choice([8, 40])))
             cache.check(rng)
             cache.finish_pass(rng)
     return cache
 
 
 def test_the_histories_have_shifts_hits_and_preemptions():
-    histories = [run_history(seed) for seed in range(20)]
+    histories = [run_history(seed) for seed in range(40)]
     assert sum(cache.shifted for cache in histories) > 100
     assert sum(cache.hits for cache in histories) > 100
     assert sum(cache.preemptions for cache in histories) > 10
+    assert sum(cache.cut_overlays for cache in histories) > 10
+    assert sum(cache.found_overlays for cache in histories) > 10
 
 
 def test_a_moved_document_has_a_shift_for_each_home():
@@ -270,21 +292,56 @@ def test_neighbours_of_equal_shift_are_one_segment():
     assert made.length.tolist() == [4, 8, 14] and made.first_page.tolist() == [0, 1, 0]
 
 
+def test_an_overlay_sees_what_is_before_it_and_the_question_sees_it():
+    """The second document of 8 tokens is seen from 6 on. Its overlay is computed at 12 and 13."""
+    layout = PromptLayout((4, 8), SIZE, overlay_tokens=2)
+    made = plan([Rows(RequestView(layout, np.array([0, 8, 12], np.int32)), 12, 4)], 4)
+    assert made.q_indptr.tolist() == [0, 2, 4] and made.indptr.tolist() == [0, 2, 6]
+    columns = zip(made.base, made.start, made.length, made.first_page, made.lead, strict=True)
+    overlay, own, *question = (tuple(map(int, each)) for each in columns)
+    assert (overlay, own) == ((8, 0, 4, 0, 0), (0, 12, 2, 3, 0))
+    assert question == [(2, 0, 4, 0, 0), (-6, 12, 2, 3, 0), (-2, 10, 6, 1, 2), (0, 14, 2, 3, 2)]
+
+
+def test_overlays_of_whole_documents_are_one_piece():
+    layout = PromptLayout((1,) * 90, SIZE, overlay_tokens=8)
+    made = plan([Rows(RequestView(layout, np.arange(90, dtype=np.int32) * SIZE), 360, 92)], 120)
+    assert made.q_indptr.tolist() == [0, 89, 92] and made.indptr.tolist() == [0, 2, 4]
+
+
+def test_documents_behind_a_prefix_see_it():
+    layout = PromptLayout((3, 4, 2), SIZE, has_prefix=True, overlay_tokens=2)
+    assert layout.overlays == (0, 0, 2) and layout.overlay_starts == (12, 12, 12) and layout.question == 14
+    made = plan([Rows(RequestView(layout, np.array([], np.int32)), 0, 12)], 4)
+    assert made.indptr.tolist() == [0, 1, 3, 5]
+    assert made.base.tolist() == [0, 1, 0, 5, 0] and made.start.tolist() == [0, 0, 4, 0, 8]
+    assert made.length.tolist() == [4, 3, 4, 3, 4] and made.first_page.tolist() == [0, 0, 1, 0, 2]
+
+
 def test_rows_of_a_graph_capture_see_nothing():
     made = plan([Rows(None, 0, 1), Rows(None, 0, 1)], 4)
     assert made.q_indptr.tolist() == [0, 1, 2] and made.indptr.tolist() == [0, 0, 0] and made.base.dtype == np.int32
 
 
-@given(lengths=st.lists(st.integers(1, 40), max_size=5), size=st.sampled_from([1, 4, 16]))
-def test_layouts(lengths, size):
-    layout = PromptLayout(tuple(lengths), size)
+@given(
+    lengths=st.lists(st.integers(1, 40), max_size=5),
+    size=st.sampled_from([1, 4, 16]),
+    overlay_tokens=st.integers(0, 20),
+    has_prefix=st.booleans(),
+)
+def test_layouts(lengths, size, overlay_tokens, has_prefix):
+    layout = PromptLayout(tuple(lengths), size, has_prefix, overlay_tokens)
     tokens = list(range(sum(lengths) + 3))
     padded = layout.padded(tokens)
-    assert padded[layout.question :] == tokens[-3:] and layout.question % size == 0
-    begin = 0
-    for start, length in zip(layout.starts, lengths, strict=True):
+    assert padded[layout.question :] == tokens[-3:] and layout.tail % size == 0
+    begin, overlay_begin = 0, layout.tail
+    for i, (start, length) in enumerate(zip(layout.starts, lengths, strict=True)):
         assert start % size == 0 and padded[start : start + length] == tokens[begin : begin + length]
-        begin += length
+        overlay = min(overlay_tokens, length) if i > has_prefix else 0
+        assert (layout.overlays[i], layout.overlay_starts[i]) == (overlay, overlay_begin)
+        assert padded[overlay_begin : overlay_begin + overlay] == tokens[begin : begin + overlay]
+        begin, overlay_begin = begin + length, overlay_begin + overlay
+    assert layout.question == overlay_begin
     ends = [seen + length for seen, length in zip(layout.seen_from, lengths, strict=True)]
     assert ends == [*layout.seen_from[1:], layout.question][: len(ends)] and min([0, *layout.seen_from]) >= 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,10 @@ from .prompts import MAX_DOCUMENTS
 from .releases import current_release
 
 PASSES = 0  # the key of a step for passes of any kind
-# The segments of a request in a captured graph, on the average of its batch. Documents that begin alike share their
-# first blocks, so that each is two segments. A single request fits whatever its segments are.
-SEGMENTS_PER_REQUEST = 2 * MAX_DOCUMENTS + 56
+# The segments of a request in a captured graph, on the average of its batch. A document is an overlay and the rest of
+# it. Documents that begin alike share their first blocks, so that the rest of each is two segments. A single request
+# fits whatever its segments are.
+SEGMENTS_PER_REQUEST = 3 * MAX_DOCUMENTS + 56
 
 
 @functools.cache
@@ -105,10 +106,16 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         specs = layer_specs(vllm_config)
         self._kernels = {name: kernel_of(specs[_layer_index(name)], torch.device(device).type) for name in layer_names}
         scheduler = vllm_config.scheduler_config
-        self._max_requests: int = scheduler.max_num_seqs
-        self._max_tokens: int = scheduler.max_num_batched_tokens
+        tokens: int = scheduler.max_num_batched_tokens
+        requests: int = scheduler.max_num_seqs
         self._max_blocks = -(-vllm_config.model_config.max_model_len // self._block_size)  # those of one request
         self._graph_sizes = frozenset(vllm_config.compilation_config.cudagraph_capture_sizes or ())
+        # A request is several ones where its rows pass from one document to the next.
+        self._room = StepCapacity(
+            2 * requests + tokens // self._block_size,
+            (requests + tokens // self._block_size // 2) * SEGMENTS_PER_REQUEST + self._max_blocks,
+            tokens,
+        )
         self._steps: dict[tuple[int, int], Any] = {}
         self._ledger: Ledger | None = None
         self._request_names: Callable[[], Sequence[str]] = list
@@ -125,6 +132,8 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         made = plan(rows, pages.shape[1])
         is_decode = common.max_query_len == 1 and common.num_reqs in self._graph_sizes
         key = common.num_reqs if is_decode else PASSES
+        if key == PASSES:
+            self._make_room(made)
         kernels = {id(kernel): kernel for kernel in self._kernels.values()}
         arrays = _on_device(made, rows, self.device)
         steps = {i: self._step(kernel, key, arrays, pages.flatten()) for i, kernel in kernels.items()}
@@ -149,23 +158,33 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         if step is not None:
             step.update(*arrays, pages)
             return step
-        if key == PASSES:  # a request is several ones where its rows pass from one document to the next
-            requests = 2 * self._max_requests + self._max_tokens // self._block_size
-            segments = requests // 2 * SEGMENTS_PER_REQUEST + self._max_blocks
-            capacity = StepCapacity(requests, segments, self._max_tokens)
-        else:
+        capacity = self._room
+        if key != PASSES:
             segments = key * SEGMENTS_PER_REQUEST + self._max_blocks
             capacity = StepCapacity(key, segments, key, tokens_per_request=1)
         step = kernel.plan(*arrays, pages, page_size=self._block_size, layout="NHD", capacity=capacity)
         self._steps[id(kernel), key] = step
         return step
 
+    def _make_room(self, made: Plan) -> None:
+        """Drops the steps of PASSES if a plan does not fit into them. The new ones are larger. No graph reads them.
+
+        Each overlay sees all documents before it, so a pass of many overlays has many more segments than others.
+        """
+        requests, segments = len(made.q_indptr) - 1, len(made.base)
+        room = self._room
+        if requests <= room.requests and segments <= room.segments:
+            return
+        counts = {"requests": max(room.requests, requests), "segments": max(room.segments, segments * 5 // 4)}
+        self._room = replace(room, **counts)
+        self._steps = {key: step for key, step in self._steps.items() if key[1] != PASSES}
+
 
 def _on_device(made: Plan, rows: Sequence[Rows], device: Any) -> tuple[Any, Any, Segments]:
     """Copies a plan to the device at once. Returns q_indptr, q_position and the segments."""
     ranges: list[Any] = [np.arange(row.first, row.first + row.count, dtype=np.int32) for row in rows]
     position = np.concatenate(ranges) if ranges else np.zeros(0, np.int32)
-    arrays = [made.q_indptr, position, made.indptr, made.base, made.start, made.length, made.first_page]
+    arrays = [made.q_indptr, position, made.indptr, made.base, made.start, made.length, made.first_page, made.lead]
     sizes = [-(-len(array) // 4) * 4 for array in arrays]  # each array begins at a multiple of 16 bytes
     offsets = np.cumsum([0, *sizes]).tolist()
     host = torch.empty(offsets[-1], dtype=torch.int32, pin_memory=torch.device(device).type != "cpu")

@@ -3,13 +3,18 @@
 All positions are those of vLLM, which has rotated the queries and the new keys by them. A key that this request did not
 write is rotated by another position, so its block has a shift: the position at which this request sees the block, minus
 the block's home. Neighbouring blocks of equal shift are one segment, whose base is the shift.
+
+Overlays are in the request's tail, and vLLM rotates their queries and keys by positions of the tail. The rows of an
+overlay see what the question sees before the overlay. As their own positions are shifted, so are the bases of all
+segments that they see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +23,8 @@ from .homes import Homes
 from .layout import PromptLayout
 
 Ints = Any  # a NumPy array, int32
+COLUMNS = 5
+BASE, START, LENGTH, LEAD, TABLE_COLUMN = range(COLUMNS)  # what RequestView says of a segment
 
 
 class Run(NamedTuple):
@@ -57,13 +64,12 @@ class RequestView:
         self.layout = layout
         self._cached = cached_homes
         self._own = max(layout.question, len(cached_homes) * layout.block_size)
-        # The segments that the question sees. Between passes, only the length of the last one grows. Most requests of a
-        # pass need them, so they are kept.
-        self._seen: Ints | None = None
-        self._seen_without_own = 0  # the length of the last one without the request's own tokens
+        # The segments that the question sees, in the order of their positions, and the position at which it sees each
+        # begin. Most passes need them, so they are kept.
+        self._seen: tuple[Ints, Ints] | None = None
 
     def pieces(self, first: int, count: int) -> Iterator[tuple[int, int, Ints]]:
-        """Divides query rows where one document ends and the next one, or the question, begins.
+        """Divides query rows where one document or overlay ends, and the next one, or the question, begins.
 
         Args:
             first: The position of the first row.
@@ -73,47 +79,84 @@ class RequestView:
             The first row's position, the position after the last row, and the segments that these rows see, as in
             :meth:`_segments`. A row sees a token of them if the token's position is not after its own.
         """
-        end = first + count
-        bounds = (*self.layout.starts, self.layout.question) if first < self.layout.question else ()
-        for begin, stop in pairwise(bounds):
-            low, high = max(first, begin), min(end, stop)
-            if low < high:
-                yield low, high, self._segments(merged(self._runs(begin, high - begin, begin)))
-        low = max(first, self.layout.question)
+        layout, end = self.layout, first + count
+        if first < layout.tail:
+            for i, (begin, stop) in enumerate(pairwise((*layout.starts, layout.tail))):
+                low, high = max(first, begin), min(end, stop)
+                if low < high:
+                    yield low, high, self._segments(merged(self._seen_by_document(i, high)))
+        if first < layout.question:
+            for begin, stop, shift in self._overlays():
+                low, high = max(first, begin), min(end, stop)
+                if low < high:
+                    segments = self._seen_before(high - shift)
+                    segments[:, BASE] += shift
+                    yield low, high, segments
+        low = max(first, layout.question)
         if low < end:
-            yield low, end, self._seen_by_question(end)
+            yield low, end, self._seen_before(end)
 
-    def _seen_by_question(self, end: int) -> Ints:
-        """Returns the segments of the question's rows before a position. The last one has the request's own tokens."""
+    def _seen_by_document(self, i: int, end: int) -> Iterator[Run]:
+        """Yields the runs that the rows of a document before a position see: the prefix, and the document."""
+        begin = self.layout.starts[i]
+        if self.layout.has_prefix and i > 0:
+            length = self.layout.lengths[0]
+            yield from self._runs(0, length, begin - length)
+        yield from self._runs(begin, end - begin, begin)
+
+    def _overlays(self) -> Iterator[tuple[int, int, int]]:
+        """Yields the position of the first row and the one after the last row of overlays, and their shift.
+
+        The shift is the position of a row minus the position at which the question sees it. An overlay that is its
+        whole document has the shift of the next overlay, and both are one piece.
+        """
+        layout = self.layout
+        overlays = zip(layout.overlay_starts, layout.overlays, layout.seen_from, strict=True)
+        found = [(begin, begin + count, begin - seen) for begin, count, seen in overlays if count > 0]
+        for shift, group in groupby(found, key=itemgetter(2)):
+            pieces = list(group)
+            yield pieces[0][0], pieces[-1][1], shift
+
+    def _seen_before(self, end: int) -> Ints:
+        """Returns the segments that a row of the question would see if it were just before this position."""
         if self._seen is None:
-            self._seen = self._segments(appended(merged(self._found()), Run(self._own, 0, self._own, 0)))
-            self._seen_without_own = int(self._seen[-1, 2])
-        self._seen[-1, 2] = self._seen_without_own + end - self._own
-        return self._seen.copy()
+            segments = self._segments(appended(merged(self._found()), Run(self._own, 0, self._own, 0)))
+            self._seen = segments, segments[:, BASE] + segments[:, START]
+        segments, begins = self._seen
+        count = max(int(begins.searchsorted(end)), 1)
+        seen = segments[:count].copy()
+        seen[-1, LENGTH] = end - begins[count - 1]  # the last segment may be longer, and the own tokens' has no end
+        return seen
 
     def _segments(self, runs: Sequence[Run]) -> Ints:
-        """Returns base, start, length and the column of the block table of each run, int32 [runs, 4]."""
+        """Returns base, start, length, lead and the column of the block table of each run, int32 [runs, 5]."""
         size = self.layout.block_size
-        rows = [(run.base, run.start, run.length, run.slot // size) for run in runs]
-        return np.array(rows, dtype=np.int32).reshape(-1, 4)
+        rows = [(run.base, run.start, run.length, run.slot % size, run.slot // size) for run in runs]
+        return np.array(rows, dtype=np.int32).reshape(-1, COLUMNS)
 
     def _found(self) -> Iterator[Run]:
-        """Yields the runs of the documents, and of the question's tokens that were found in the cache."""
+        """Yields the runs of the documents with their overlays, and of the question's tokens found in the cache."""
         layout = self.layout
-        for begin, length, seen in zip(layout.starts, layout.lengths, layout.seen_from, strict=True):
-            yield from self._runs(begin, length, seen)
+        for begin, length, overlay_begin, overlay, seen in zip(
+            layout.starts, layout.lengths, layout.overlay_starts, layout.overlays, layout.seen_from, strict=True
+        ):
+            yield from self._runs(overlay_begin, overlay, seen)
+            yield from self._runs(begin + overlay, length - overlay, seen + overlay)
         yield from self._runs(layout.question, self._own - layout.question, layout.question)
 
     def _runs(self, begin: int, length: int, seen: int) -> Iterator[Run]:
-        """Yields the runs of tokens that begin at a block, and that the request sees from position `seen` on."""
-        size = self.layout.block_size
-        first, count = begin // size, -(-length // size)
-        home = self._homes(first, count)
-        shift = seen + np.arange(count, dtype=np.int32) * size - home
-        heads = [0, *(np.flatnonzero(np.diff(shift)) + 1).tolist(), count] if count else []
+        """Yields the runs of tokens that are in the slots from `begin` on, and seen from position `seen` on."""
+        if length == 0:
+            return
+        size, end = self.layout.block_size, begin + length
+        first, after_last = begin // size, -(-end // size)
+        home = self._homes(first, after_last - first)
+        shift = seen - begin + np.arange(first, after_last, dtype=np.int32) * size - home
+        heads = [0, *(np.flatnonzero(np.diff(shift)) + 1).tolist(), after_last - first]
         for head, after in pairwise(heads):
-            tokens = min(after * size, length) - head * size
-            yield Run((first + head) * size, int(shift[head]), int(home[head]), tokens)
+            block = (first + head) * size
+            slot = max(begin, block)
+            yield Run(slot, int(shift[head]), int(home[head]) + slot - block, min((first + after) * size, end) - slot)
 
     def _homes(self, first: int, count: int) -> Homes:
         """Returns the homes of the request's blocks first to first + count - 1."""
@@ -155,7 +198,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Plan:
-    """The arrays of a step of lazyrope, int32: ``q_indptr``, and :class:`lazyrope.Segments` without ``lead``.
+    """The arrays of a step of lazyrope, int32: ``q_indptr``, and those of :class:`lazyrope.Segments`.
 
     A request of vLLM is several requests of the step if its rows see different things.
 
@@ -166,6 +209,7 @@ class Plan:
         start: [segments].
         length: [segments].
         first_page: [segments]. It counts in the block table of all requests, row after row.
+        lead: [segments].
         shifted: The number of segments that are read at other positions than those at which they were written.
     """
 
@@ -175,6 +219,7 @@ class Plan:
     start: Ints
     length: Ints
     first_page: Ints
+    lead: Ints
 
     @property
     def shifted(self) -> int:
@@ -192,16 +237,16 @@ def plan(rows: Sequence[Rows], table_width: int) -> Plan:
     counts: list[int] = []  # its rows
     for table_row, each in enumerate(rows):
         if each.view is None:
-            tables.append(np.zeros((0, 4), np.int32))
+            tables.append(np.zeros((0, COLUMNS), np.int32))
             counts.append(each.count)
             continue
         for low, high, segments in each.view.pieces(each.first, each.count):
-            segments[:, 3] += table_row * table_width
+            segments[:, TABLE_COLUMN] += table_row * table_width
             tables.append(segments)
             counts.append(high - low)
-    columns = np.concatenate([np.zeros((0, 4), np.int32), *tables]).T
-    base, start, length, first_page = (np.ascontiguousarray(column) for column in columns)
-    return Plan(_indptr(counts), _indptr([len(table) for table in tables]), base, start, length, first_page)
+    columns = np.concatenate([np.zeros((0, COLUMNS), np.int32), *tables]).T
+    base, start, length, lead, first_page = (np.ascontiguousarray(column) for column in columns)
+    return Plan(_indptr(counts), _indptr([len(table) for table in tables]), base, start, length, first_page, lead)
 
 
 def _indptr(counts: Sequence[int]) -> Ints:
