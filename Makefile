@@ -46,8 +46,8 @@ test-cpp:
 test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
-# CI runs the first of these files alone: each start of a server, and of another engine, takes long.
-VLLM_TESTS ?= tests/python/test_vllm.py tests/python/test_vllm_schedules.py tests/python/test_vllm_server.py
+# CI runs the first two of these files: each start of a server, and of another engine, takes long.
+VLLM_TESTS ?= $(addprefix tests/python/test_vllm,.py _recovery.py _schedules.py _server.py)
 test-vllm: build $(VENV)-vllm/.vllm  ## documents inside a real vLLM on the CPU, in an environment of its own (3.1 GB)
 	PYTHONPATH=$(BUILD)/package $(VENV)-vllm/bin/python -m pytest $(VLLM_TESTS)
 

@@ -144,9 +144,14 @@ def ask(llm: LLM, questions: Sequence[Question]) -> list[Answer]:
 
 
 def ask_all(llm: LLM, questions: Sequence[Question]) -> list[list[Answer]]:
+    asked = [lazyrope.vllm.prompt(None, question.documents, question.tokens) for question in questions]
+    return ask_prompts(llm, asked, questions)
+
+
+def ask_prompts(llm: LLM, asked: Sequence[tuple[list[int], Any]], questions: Sequence[Any]) -> list[list[Answer]]:
+    """Runs requests together: prompts, each with its extra_args. Returns all answers of each."""
     prompts, params = [], []
-    for question in questions:
-        tokens, extra = lazyrope.vllm.prompt(None, question.documents, question.tokens)
+    for (tokens, extra), question in zip(asked, questions, strict=True):
         prompts.append({"prompt_token_ids": tokens, **({"cache_salt": question.salt} if question.salt else {})})
         greedy = {"temperature": 1.0, "top_k": 1, "ignore_eos": True, "detokenize": False, "logprobs": 0}
         params.append(SamplingParams(max_tokens=question.max_tokens, n=question.n, extra_args=extra or None, **greedy))
@@ -193,7 +198,12 @@ def error_of(model: Any, question: Question, answer: Answer) -> float:
     """Returns how far the answer's log-probabilities, or those of the reference's best tokens, are from its tokens'."""
     hidden = reference.hidden_states(model, [*question.tokens, *answer.tokens[:-1]], question.documents)
     with torch.no_grad():
-        logprobs = model.lm_head(hidden[-len(answer.tokens) :]).float().log_softmax(-1)
+        return distance(answer, model.lm_head(hidden[-len(answer.tokens) :]).float())
+
+
+def distance(answer: Answer, logits: torch.Tensor) -> float:
+    """Returns what :func:`error_of` says by the reference's logits of the answer's tokens, [tokens, vocabulary]."""
+    logprobs = logits.log_softmax(-1)
     exact = logprobs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
     distances = torch.cat([logprobs.max(-1).values - exact, (exact - torch.tensor(answer.logprobs)).abs()])
     return float(distances.max())
@@ -380,7 +390,8 @@ def test_the_comparison_fails_without_the_rotation(model, llm, monkeypatch):
     [
         ({"lazyrope_documents": [20]}, {}, "20 tokens together, and the prompt has 10"),
         ({"lazyrope_documents": "all"}, {}, "it must be a list of integers"),
-        ({"lazyrope_documents": [2], "lazyrope_recovery": "first_page"}, {}, "does not serve yet"),
+        ({"lazyrope_documents": [2], "lazyrope_recovery": "guided"}, {}, "does not serve yet"),
+        ({"lazyrope_documents": [2], "lazyrope_recovery": "prefix"}, {}, "needs lazyrope_prefix_tokens"),
         ({"lazyrope_documents": [2]}, {"prompt_logprobs": 1}, "prompt_logprobs would count the padding"),
         ({"lazyrope_documents": [1] * 80}, {"tokens": 100}, "at most 2047 leave room for an answer"),
     ],

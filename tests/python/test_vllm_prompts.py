@@ -8,7 +8,8 @@ import lazyrope
 import pytest
 from lazyrope import SpecError
 from lazyrope.vllm import prompt
-from lazyrope.vllm.prompts import MAX_DOCUMENTS, document_lengths
+from lazyrope.vllm.layout import PromptLayout
+from lazyrope.vllm.prompts import MAX_DOCUMENTS, check_arguments, layout_of
 
 
 class Letters:
@@ -22,12 +23,46 @@ def test_each_text_is_tokenised_by_itself():
     tokens, extra = prompt(Letters(), ["ab", [7, 8, 9]], "?!", prefix="s")
     assert tokens == [*b"s", *b"ab", 7, 8, 9, *b"?!"]
     assert extra == {"lazyrope_documents": [1, 2, 3], "lazyrope_prompt_tokens": 8}
-    assert document_lengths(extra, len(tokens)) == (1, 2, 3)
+    check_arguments(extra, len(tokens))
+    assert layout_of(extra, 16) == PromptLayout((1, 2, 3), 16)
 
 
 def test_a_prompt_without_documents_has_no_arguments():
-    assert prompt(None, [], [5, 6]) == ([5, 6], {})
-    assert document_lengths(None, 2) == document_lengths({}, 2) == document_lengths({"other": 1, 3: 4}, 2) == ()
+    assert prompt(None, [], [5, 6]) == ([5, 6], {}) == prompt(None, [], [5, 6], recovery="first_page")
+    for extra in (None, {}, {"other": 1, 3: 4}):
+        check_arguments(extra, 2)
+        assert layout_of(extra, 16) == PromptLayout((), 16)
+
+
+@pytest.mark.parametrize(
+    ("given", "extra", "layout"),
+    [
+        (
+            {"recovery": "first_page"},
+            {"lazyrope_recovery": "first_page", "lazyrope_overlay_tokens": 16},
+            PromptLayout((2, 3), 16, overlay_tokens=16),
+        ),
+        (
+            {"recovery": "first_page", "prefix": "s", "overlay_tokens": 2},
+            {"lazyrope_prefix_tokens": 1, "lazyrope_recovery": "first_page", "lazyrope_overlay_tokens": 2},
+            PromptLayout((1, 2, 3), 16, has_prefix=True, overlay_tokens=2),
+        ),
+        (
+            {"recovery": "prefix", "prefix": [9, 9]},
+            {"lazyrope_prefix_tokens": 2, "lazyrope_recovery": "prefix"},
+            PromptLayout((2, 2, 3), 16, has_prefix=True),
+        ),
+    ],
+)
+def test_levels_of_recovery(given, extra, layout):
+    tokens, made = prompt(Letters(), ["ab", [7, 8, 9]], "?!", **given)
+    assert made == {"lazyrope_documents": [2, 3], "lazyrope_prompt_tokens": len(tokens), **extra}
+    check_arguments(made, len(tokens))
+    assert layout_of(made, 16) == layout
+
+
+def test_first_page_computes_16_tokens_again_unless_a_request_says_otherwise():
+    assert layout_of({"lazyrope_documents": [2], "lazyrope_recovery": "first_page"}, 16).overlay_tokens == 16
 
 
 @pytest.mark.parametrize(
@@ -39,8 +74,13 @@ def test_a_prompt_without_documents_has_no_arguments():
         ({"tokenizer": None}, r"documents\[0\] is text and tokenizer is None"),
         ({"documents": [[1]] * (MAX_DOCUMENTS + 1)}, "at most 100"),
         ({"documents": [[2**63]]}, "64-bit integers"),
-        ({"recovery": "prefix"}, "recovery = 'prefix', which lazyrope.vllm does not serve yet"),
-        ({"recovery": "all"}, "recovery = 'all', which is unknown"),
+        ({"recovery": "guided"}, "recovery = 'guided', which lazyrope.vllm does not serve yet"),
+        ({"recovery": "all"}, "recovery = 'all', which is unknown; it must be one of none, prefix, first_page"),
+        ({"recovery": "prefix"}, 'recovery = "prefix" needs prefix='),
+        ({"recovery": "prefix", "prefix": "s", "overlay_tokens": 16}, 'recovery = "prefix" does not use it'),
+        ({"overlay_tokens": 16}, 'overlay_tokens is given; recovery = "none" does not use it'),
+        ({"recovery": "first_page", "overlay_tokens": -1}, "overlay_tokens = -1; it must be an integer, at least 0"),
+        ({"recovery": "first_page", "prefix": "s", "documents": [[1]] * MAX_DOCUMENTS}, "101 documents, its prefix"),
     ],
 )
 def test_mistakes_in_a_prompt(given, message):
@@ -59,11 +99,18 @@ def test_mistakes_in_a_prompt(given, message):
         ({"lazyrope_documents": [3], "lazyrope_prompt_tokens": 12}, "= 12, and the prompt has 10 tokens"),
         ({"lazyrope_document": [3]}, "extra_args has 'lazyrope_document'; the keys of lazyrope are"),
         ({"lazyrope_recovery": "guided"}, "does not serve yet"),
+        ({"lazyrope_recovery": ["prefix"]}, "which is unknown"),
+        ({"lazyrope_recovery": "prefix"}, 'lazyrope_recovery = "prefix" needs lazyrope_prefix_tokens'),
+        ({"lazyrope_prefix_tokens": 4}, 'prefix is given; recovery = "none" does not use it'),
+        ({"lazyrope_prefix_tokens": "4", "lazyrope_recovery": "prefix"}, "it must be an integer, at least 0"),
+        ({"lazyrope_prefix_tokens": 4, "lazyrope_documents": [6]}, "10 tokens together, its prefix included"),
+        ({"lazyrope_overlay_tokens": 16}, 'recovery = "none" does not use it'),
+        ({"lazyrope_recovery": "first_page", "lazyrope_overlay_tokens": 1.5}, "it must be an integer, at least 0"),
     ],
 )
 def test_mistakes_in_the_arguments_of_a_request(extra_args, message):
     with pytest.raises(SpecError, match=message):
-        document_lengths(extra_args, 10)
+        check_arguments(extra_args, 10)
 
 
 def test_the_package_imports_no_vllm():

@@ -1,8 +1,9 @@
 """vLLM's scheduler, with documents that are found in the cache whatever stands before them.
 
-A document is padded to whole blocks, and its blocks are hashed as if it were a prompt of its own. vLLM's prefix caching
-then finds them for every request, keeps them and evicts them as usual. Its search stops at the first missing block.
-Where a document is missing before one that is not, a request of the scheduler computes it first.
+A document is padded to whole blocks, and its blocks are hashed as if it were a prompt of its own. Behind a prefix of a
+level of recovery, they are hashed as if the prompt were the prefix and the document. vLLM's prefix caching then finds
+them for every request, keeps them and evicts them as usual. Its search stops at the first missing block. Where a
+document is missing before one that is not, a request of the scheduler computes it first.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import hashlib
 import logging
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
@@ -27,7 +28,7 @@ from . import metrics
 from .homes import BlockHomes
 from .layout import PromptLayout
 from .limits import check_config, check_pool
-from .prompts import DOCUMENTS, document_lengths
+from .prompts import DOCUMENTS, PREFIX_TOKENS, arguments, check_arguments, layout_of
 
 Hasher = Callable[[Any], list[bytes]]
 
@@ -88,6 +89,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         self._reported = self.counts.metrics()
         # The requests that compute a document and are not finished, by the hash of the document's last block.
         self._coming: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+        self._with_documents: WeakSet[Any] = WeakSet()  # the requests of users that have documents
 
     def add_request(self, request: Any) -> None:
         """Queues a request, after requests for the missing documents before its last stored one.
@@ -119,8 +121,8 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
             self._count(table, written, is_counted=False)
         # A new request may find blocks that a running one writes in this same pass.
         for new in output.scheduled_new_reqs:
-            documents = new.sampling_params and (new.sampling_params.extra_args or {}).get(DOCUMENTS)
-            self._count(new.block_ids[0], new.num_computed_tokens, is_counted=bool(documents))
+            is_counted = self.requests[new.req_id] in self._with_documents
+            self._count(new.block_ids[0], new.num_computed_tokens, is_counted=is_counted)
         return output
 
     def _count(self, table: Sequence[int], written: int, *, is_counted: bool) -> None:
@@ -147,59 +149,60 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         if params is None:
             return []
         if request.request_id in self.requests:  # a session goes on, as it began: without documents
-            if DOCUMENTS in (params.extra_args or {}):
+            if {DOCUMENTS, PREFIX_TOKENS} & set(params.extra_args or {}):
                 logger.warning("session %s: the documents of a later part are ignored", request.request_id)
             return []
-        lengths = document_lengths(params.extra_args, request.num_prompt_tokens)
-        if not lengths:
+        check_arguments(params.extra_args, request.num_prompt_tokens)
+        layout = layout_of(params.extra_args, self.block_size)
+        if not layout.lengths:
             return []
         _check_request(request)
-        layout = PromptLayout(lengths, self.block_size)
         padded = layout.padded(request.prompt_token_ids)
         if len(padded) >= self.max_model_len:
             raise SpecError(
-                f"the prompt has {len(padded)} tokens with each document padded to a multiple of {self.block_size}; at "
-                f"most {self.max_model_len - 1} leave room for an answer (--max-model-len {self.max_model_len})"
+                f"the prompt has {len(padded)} tokens with each document padded to a multiple of {self.block_size} and "
+                f"{sum(layout.overlays)} tokens of overlays; at most {self.max_model_len - 1} leave room for an answer "
+                f"(--max-model-len {self.max_model_len})"
             )
-        self.counts.documents += len(lengths)
+        self._with_documents.add(request)
+        self.counts.documents += len(layout.lengths)
         request.prompt_token_ids = padded
         request.num_prompt_tokens = len(padded)
         request._all_token_ids[:] = padded  # request.all_token_ids is a view of this list
         if request._block_hasher is None:  # without prefix caching, each request computes its documents
             return []
-        documents = list(_document_requests(request, layout))
+        documents = _documents(request, layout)
         request._block_hasher = question_hasher(request._block_hasher, layout, documents)
-        request.block_hashes = [block for document in documents for block in document.block_hashes]
+        request.block_hashes = []
         request.update_block_hashes()
-        return self._missing(request, documents)
+        return [document.request for document in self._missing(request, documents)]
 
-    def _missing(self, request: Any, documents: Sequence[Any]) -> list[Any]:
-        """Returns the requests that compute the missing documents before the last one that is not missing.
+    def _missing(self, request: Any, documents: Sequence[Document]) -> list[Document]:
+        """Returns the missing documents before the last one that is not missing.
 
         The request itself computes the missing ones after it. Nothing stored comes after them.
         """
-        first: dict[bytes, Any] = {}  # each document once
+        first: dict[bytes, Document] = {}  # each document once
         is_stored = []
         for document in documents:
-            key = document.block_hashes[-1]
-            is_stored.append(key in first or self._is_stored(document))
-            first.setdefault(key, document)
+            is_stored.append(document.key in first or self._is_stored(document))
+            first.setdefault(document.key, document)
         self.counts.hits += sum(is_stored)
         last = max((i for i, stored in enumerate(is_stored) if stored), default=0)
         fills = [document for document, stored in zip(documents[:last], is_stored, strict=False) if not stored]
         for document in documents:
             if not self._is_stored(document):
-                self._coming[document.block_hashes[-1]] = document if document in fills else request
+                self._coming[document.key] = document.request if document in fills else request
         self.counts.fills += len(fills)
         return fills
 
-    def _is_stored(self, document: Any) -> bool:
+    def _is_stored(self, document: Document) -> bool:
         """Returns True if the cache has all blocks of a document, or a request that came before computes them."""
-        coming = self._coming.get(document.block_hashes[-1])
+        coming = self._coming.get(document.key)
         if coming is not None and not coming.is_finished():
             return True
         pool = self.kv_cache_manager.block_pool
-        return all(pool.get_cached_block(block, [0]) for block in document.block_hashes)
+        return all(pool.get_cached_block(block, [0]) for block in document.hashes)
 
     def _refuse(self, request: Any, error: SpecError) -> None:
         """Makes vLLM end the request as one whose grammar cannot be compiled: with an error, and without running it."""
@@ -223,46 +226,109 @@ def _check_request(request: Any) -> None:
             raise SpecError(f"a request with documents: {reason}")
 
 
-def _document_requests(request: Any, layout: PromptLayout) -> Iterator[Any]:
-    """Yields, for each document, a request that computes it. Its block hashes are those of the document."""
-    for i, (start, length) in enumerate(zip(layout.starts, layout.padded_lengths, strict=True)):
-        yield Request(
-            request_id=f"{request.request_id}-document-{i}",
-            prompt_token_ids=request.prompt_token_ids[start : start + length],
-            sampling_params=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False),
-            pooling_params=None,
-            client_index=request.client_index,
-            arrival_time=math.nextafter(request.arrival_time, 0.0),  # in the order of priorities, just before it
-            lora_request=request.lora_request,
-            cache_salt=request.cache_salt,
-            priority=request.priority,
-            block_hasher=request._block_hasher,
-        )
+@dataclass(frozen=True, eq=False)
+class Document:
+    """A document of a request.
+
+    Attributes:
+        request: A request of the scheduler that computes it.
+        hashes: The hashes of its blocks.
+    """
+
+    request: Any
+    hashes: list[bytes]
+
+    @property
+    def key(self) -> bytes:
+        """The hash of its last block, which depends on all of its tokens, and on those of the prefix."""
+        return self.hashes[-1]
 
 
-def question_hasher(stock: Hasher, layout: PromptLayout, documents: Sequence[Any]) -> Hasher:
-    """Returns a hasher of blocks whose first block after the documents depends on all of them.
+def _documents(request: Any, layout: PromptLayout) -> list[Document]:
+    """Returns the documents of a request, each computed by itself, or behind the prefix."""
+    texts = [
+        request.prompt_token_ids[start : start + length]
+        for start, length in zip(layout.starts, layout.padded_lengths, strict=True)
+    ]
+    documents: list[Document] = []
+    for i, text in enumerate(texts):
+        if not (layout.has_prefix and documents):
+            single = _document_request(request, i, text, request._block_hasher, None)
+            documents.append(Document(single, single.block_hashes))
+            continue
+        prefix, length = documents[0], layout.lengths[0]
+        hasher = continued_hasher(request._block_hasher, prefix.hashes, prefix_seed(prefix.key, layout))
+        extra_args = arguments([layout.lengths[i]], length, "prefix", 0)
+        behind = _document_request(request, i, texts[0] + text, hasher, extra_args)
+        documents.append(Document(behind, behind.block_hashes[len(prefix.hashes) :]))
+    return documents
 
-    vLLM's hasher continues the chain of the last block, which knows its own document alone.
+
+def _document_request(request: Any, i: int, tokens: list[int], hasher: Hasher, extra_args: Any) -> Any:
+    """Returns a request of the scheduler that computes tokens for another request, and no answer."""
+    return Request(
+        request_id=f"{request.request_id}-document-{i}",
+        prompt_token_ids=tokens,
+        sampling_params=SamplingParams(
+            max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False, extra_args=extra_args
+        ),
+        pooling_params=None,
+        client_index=request.client_index,
+        arrival_time=math.nextafter(request.arrival_time, 0.0),  # in the order of priorities, just before it
+        lora_request=request.lora_request,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        block_hasher=hasher,
+    )
+
+
+def prefix_seed(last: bytes, layout: PromptLayout) -> bytes:
+    """Returns the hash that the blocks of documents behind a prefix continue.
+
+    It is the hash of the prefix's last block, as in a prompt that is the prefix and the document. If the prefix is
+    padded, no such prompt has these blocks, and documents see the prefix without the padding.
+    """
+    length = layout.lengths[0]
+    if length == layout.padded_lengths[0]:
+        return last
+    return hashlib.sha256(b"lazyrope.vllm prefix" + struct.pack("<Q", length) + last).digest()
+
+
+def question_hasher(stock: Hasher, layout: PromptLayout, documents: Sequence[Document]) -> Hasher:
+    """Returns a hasher of a request's blocks, whose first block after the documents depends on all of them.
+
+    It also depends on the overlays, because the same tokens may be an overlay or the beginning of a question.
 
     Args:
         stock: vLLM's hasher. It takes a request and returns the hashes of its new whole blocks.
         layout: The documents of the request.
-        documents: A request for each document, with its hashes.
+        documents: The documents with their hashes.
     """
-    num_blocks = layout.question // layout.block_size
     digest = hashlib.sha256(b"lazyrope.vllm documents")
-    for length, document in zip(layout.lengths, documents, strict=True):
-        digest.update(struct.pack("<Q", length) + document.block_hashes[-1])
-    seed = digest.digest()
+    for length, overlay, document in zip(layout.lengths, layout.overlays, documents, strict=True):
+        digest.update(struct.pack("<QQ", length, overlay) + document.key)
+    known = [block for document in documents for block in document.hashes]
+    return continued_hasher(stock, known, digest.digest())
+
+
+def continued_hasher(stock: Hasher, known: Sequence[bytes], seed: bytes) -> Hasher:
+    """Returns a hasher of blocks, the first of which have known hashes. The blocks after them continue a seed.
+
+    vLLM's hasher continues the hash of the last block, which does not depend on everything before it.
+
+    Args:
+        stock: vLLM's hasher.
+        known: The hashes of the first blocks, at least one.
+        seed: Stands for the hash of the last one of them.
+    """
 
     def hasher(request: Any) -> list[bytes]:
         hashes = request.block_hashes
-        if len(hashes) != num_blocks:
+        if len(hashes) > len(known):
             return stock(request)
-        request.block_hashes = [*hashes[:-1], seed]
+        request.block_hashes = [*known[:-1], seed]
         try:
-            return stock(request)
+            return [*known[len(hashes) :], *stock(request)]
         finally:
             request.block_hashes = hashes
 

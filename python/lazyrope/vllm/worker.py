@@ -7,11 +7,10 @@ from typing import Any
 
 from ..errors import SpecError
 from .homes import BlockHomes
-from .layout import PromptLayout
 from .ledger import Ledger
 from .limits import check_config, check_pool
 from .plugin import register_for_cpu
-from .prompts import DOCUMENTS
+from .prompts import layout_of
 
 
 class LedgerWorker:
@@ -72,8 +71,7 @@ def observe(ledger: Ledger, output: Any) -> None:
         if new.req_id in ledger:
             _go_on(ledger, new)
             continue
-        extra_args = (new.sampling_params and new.sampling_params.extra_args) or {}
-        layout = PromptLayout(tuple(extra_args.get(DOCUMENTS, ())), ledger.block_size)
+        layout = layout_of(new.sampling_params and new.sampling_params.extra_args, ledger.block_size)
         ledger.admit(new.req_id, layout, new.block_ids[0], new.num_computed_tokens)
     cached = output.scheduled_cached_reqs
     for name, blocks, computed in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
