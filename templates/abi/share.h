@@ -34,8 +34,8 @@ struct OwnSegmentArrays {
   int32* mask_base;        // [2 * segments]; written if the caller has one
 };
 
-// Memory of the share kernel for each of the caller's segments. It is in shared memory where a step
-// has room for at most kShareSegments segments, otherwise in global memory.
+// Memory of the share kernel for each of the caller's segments. It is in shared memory if an update
+// has at most kShareSegments segments, otherwise in global memory.
 inline constexpr int32 kShareSegments = 2048;
 inline constexpr int32 kShareChunk = 64;  // the least size of a table; a warp sorts so many at once
 inline constexpr int32 kShareWordsPerSegment = 12;
@@ -54,7 +54,7 @@ struct ShareParams {
   SharedSlots* slots;     // [query tokens]
   int32* sharing_tokens;  // the query tokens that have slots
   OwnSegmentArrays own;
-  uint8* table;          // null: the table is in shared memory
+  uint8* table;          // null: the step has no room for more than kShareSegments segments
   int32 table_segments;  // the segments that the table has room for: a power of two
   int32 max_segments;    // the most segments and tokens of the shared step
   int32 max_tokens;

@@ -53,6 +53,13 @@ class SharePlanner {
   static constexpr int32 kNotShared = -1;
   static constexpr int32 kLineInts = 32;  // int32 per L2 cache line
 
+  // A step may have room for many more segments than its tensors have now.
+  LAZYROPE_DEVICE static ShareTable table_of(const ShareParams& params, SharedPtr memory) {
+    const bool fits = params.inputs.num_segments <= kShareSegments;
+    return ShareTable(fits ? generic(memory + kShareScanBytes) : generic(params.table),
+                      (fits ? kShareSegments : params.table_segments) + 1);
+  }
+
  public:
   LAZYROPE_DEVICE SharePlanner(const ShareParams& params, SharedPtr memory)
       : params_(params),
@@ -60,8 +67,7 @@ class SharePlanner {
         segments_(params.inputs, params.page_size),
         num_segments_(ld_global_nc(in_.segment_indptr + in_.num_requests)),
         scan_(memory),
-        table_(params.table == nullptr ? generic(memory + kShareScanBytes) : generic(params.table),
-               params.table_segments + 1) {}
+        table_(table_of(params, memory)) {}
 
   LAZYROPE_DEVICE void plan() const {
     prefetch();
