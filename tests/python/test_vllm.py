@@ -520,7 +520,7 @@ def test_the_kernels_run_in_the_emulator(model, start, stock_answers, passes, mo
 
     monkeypatch.setattr(backend, "kernel_of", compile_for_emulator)
     questions = [Question(order, [5, 6, 7], max_tokens=3) for order in ([DOCUMENTS[1], DOCUMENTS[3]], [DOCUMENTS[3]])]
-    for engine in engine_of(start, block_size=16, dtype="bfloat16"):
+    for engine in engine_of(start, block_size=16, dtype="bfloat16", max_num_seqs=2):
         [builder] = builders_of(engine)
         builder._graph_sizes = frozenset([1, 2])  # passes of decode use the steps that graphs would capture
         for _ in range(2):
@@ -536,7 +536,8 @@ def test_cuda_graphs(model, start, stock_answers, passes):
     for engine in engine_of(start, enforce_eager=False, block_size=16):
         for _ in range(3):
             assert_all_right(model, engine, random_questions(rng, 8, max_tokens=20))
-        assert len({key for builder in builders_of(engine) for _, key in builder._steps}) > 1
+        [builder] = builders_of(engine)
+        assert {backend.PASSES, backend.CASCADE, 1} <= {key for _, key in builder._steps}
     assert passes.shifted > 0
 
 

@@ -295,7 +295,7 @@ def test_the_kernels_run_in_the_emulator(model, start, passes, monkeypatch):
     monkeypatch.setattr(backend, "kernel_of", lambda spec, _: lazyrope.compile(spec, arch="emu:sm_80"))
     question = Question([DOCUMENTS[1], DOCUMENTS[3]], [5, 6, 7], overlay_tokens=9, max_tokens=3)
     questions = [question, replace(question, documents=question.documents[::-1])]
-    for engine in engine_of(start, block_size=16, dtype="bfloat16"):
+    for engine in engine_of(start, block_size=16, dtype="bfloat16", max_num_seqs=2):
         for _ in range(2):
             for each, answer in zip(questions, ask(engine, questions), strict=True):
                 assert error_of(model, each, answer) < TOLERANCE[torch.bfloat16]

@@ -36,6 +36,9 @@ from .prompts import MAX_DOCUMENTS
 from .releases import current_release
 
 PASSES = 0  # the key of a step for passes of any kind
+CASCADE = -1  # the key of the step for decode passes in which requests share what several of them read
+# With fewer requests, a cascade reads little less and costs two launches (tests/gpu/experiments/2026-11-30-cascade.md).
+LEAST_SHARING = 8
 # The segments of a request in a captured graph, on the average of its batch. A document is an overlay and the rest of
 # it. Documents that begin alike share their first blocks, so that the rest of each is two segments. A single request
 # fits whatever its segments are.
@@ -103,13 +106,16 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._block_size: int = kv_cache_spec.block_size
-        specs = layer_specs(vllm_config)
-        self._kernels = {name: kernel_of(specs[_layer_index(name)], torch.device(device).type) for name in layer_names}
+        self._kernels = _kernels_of(layer_specs(vllm_config), layer_names, device)
         scheduler = vllm_config.scheduler_config
         tokens: int = scheduler.max_num_batched_tokens
         requests: int = scheduler.max_num_seqs
         self._max_blocks = -(-vllm_config.model_config.max_model_len // self._block_size)  # those of one request
         self._graph_sizes = frozenset(vllm_config.compilation_config.cudagraph_capture_sizes or ())
+        self._most_decoding = max({requests} | self._graph_sizes)
+        self._sharing: dict[str, Any] = {}  # the kernels with a cascade
+        if self._most_decoding >= LEAST_SHARING:
+            self._sharing = _kernels_of(layer_specs(vllm_config, cascade=True), layer_names, device)
         # A request is several ones where its rows pass from one document to the next.
         self._room = StepCapacity(
             2 * requests + tokens // self._block_size,
@@ -130,14 +136,20 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         rows = self._rows(np.diff(common.query_start_loc_cpu.numpy()).tolist())
         pages = common.block_table_tensor
         made = plan(rows, pages.shape[1])
-        is_decode = common.max_query_len == 1 and common.num_reqs in self._graph_sizes
-        key = common.num_reqs if is_decode else PASSES
+        key = self._key(common.num_reqs, common.max_query_len)
         if key == PASSES:
             self._make_room(made)
-        kernels = {id(kernel): kernel for kernel in self._kernels.values()}
+        of_layers = self._sharing if key == CASCADE else self._kernels
+        kernels = {id(kernel): kernel for kernel in of_layers.values()}
         arrays = _on_device(made, rows, self.device)
         steps = {i: self._step(kernel, key, arrays, pages.flatten()) for i, kernel in kernels.items()}
-        return Metadata({name: (kernel, steps[id(kernel)]) for name, kernel in self._kernels.items()})
+        return Metadata({name: (kernel, steps[id(kernel)]) for name, kernel in of_layers.items()})
+
+    def _key(self, num_requests: int, max_query_len: int) -> int:
+        """Returns the key of the steps of a pass."""
+        if max_query_len == 1 and num_requests >= LEAST_SHARING:
+            return CASCADE
+        return num_requests if max_query_len == 1 and num_requests in self._graph_sizes else PASSES
 
     def _rows(self, counts: list[int]) -> list[Rows]:
         """Returns the rows of each request of vLLM's batch, whose last requests may be padding.
@@ -159,9 +171,10 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
             step.update(*arrays, pages)
             return step
         capacity = self._room
-        if key != PASSES:
-            segments = key * SEGMENTS_PER_REQUEST + self._max_blocks
-            capacity = StepCapacity(key, segments, key, tokens_per_request=1)
+        if key != PASSES:  # all decode passes with a cascade have one step: 100 MB of results for 32 heads of 128
+            requests = self._most_decoding if key == CASCADE else key
+            segments = requests * SEGMENTS_PER_REQUEST + self._max_blocks
+            capacity = StepCapacity(requests, segments, requests, tokens_per_request=1)
         step = kernel.plan(*arrays, pages, page_size=self._block_size, layout="NHD", capacity=capacity)
         self._steps[id(kernel), key] = step
         return step
@@ -178,6 +191,11 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         counts = {"requests": max(room.requests, requests), "segments": max(room.segments, segments * 5 // 4)}
         self._room = replace(room, **counts)
         self._steps = {key: step for key, step in self._steps.items() if key[1] != PASSES}
+
+
+def _kernels_of(specs: dict[int, AttentionSpec], layer_names: Sequence[str], device: Any) -> dict[str, Any]:
+    """Returns the attention of each layer by its name."""
+    return {name: kernel_of(specs[_layer_index(name)], torch.device(device).type) for name in layer_names}
 
 
 def _on_device(made: Plan, rows: Sequence[Rows], device: Any) -> tuple[Any, Any, Segments]:

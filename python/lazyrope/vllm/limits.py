@@ -48,8 +48,12 @@ def check_pool(pool: Any) -> None:
         )
 
 
-def layer_specs(config: Any) -> dict[int, AttentionSpec]:
+def layer_specs(config: Any, *, cascade: bool = False) -> dict[int, AttentionSpec]:
     """Returns the attention of every layer of the model, as one rank computes it.
+
+    Args:
+        config: The VllmConfig.
+        cascade: If True, tokens that several requests of a step read are read once.
 
     Raises:
         SpecError: lazyrope does not know the model, or its attention depends on absolute positions.
@@ -62,6 +66,7 @@ def layer_specs(config: Any) -> dict[int, AttentionSpec]:
         kv_dtype=_pool_dtype(config.cache_config.cache_dtype),
         tensor_parallel=config.parallel_config.tensor_parallel_size,
         max_model_len=model.max_model_len,
+        cascade=cascade,
     )
     for group in groups:
         _check_moves(group)
