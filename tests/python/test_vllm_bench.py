@@ -126,7 +126,7 @@ def rows(**of_arm: float) -> list[report.Row]:
     ],
 )
 def test_limits(documents, copies, kernel, unmet):
-    outcomes = report.limits(rows(stock=1.0, documents=documents, copies=copies, kernel=kernel))
+    outcomes = report.limits(rows(stock=1.0, documents=documents, copies=copies, kernel=kernel, first_page=1.0))
     assert all(outcome["met"] is not None for outcome in outcomes)
     found = {"over " + o["limit"].split(", over ")[1] for o in outcomes if not o["met"]}
     assert found == unmet
@@ -145,7 +145,7 @@ def test_copies_exceed_the_budget_of_many_clients():
 
 def test_runs_complete_one_file(tmp_path, capsys):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
-    all_rows = rows(stock=1.0, documents=4.0, copies=2.0, kernel=1.0)
+    all_rows = rows(stock=1.0, documents=4.0, copies=2.0, kernel=1.0, first_page=3.0)
     command.Results(first, []).write()
     results = command.Results(first, [])
     for row in all_rows[:10]:
@@ -168,7 +168,7 @@ def test_runs_complete_one_file(tmp_path, capsys):
 
 
 def test_figures_of_several_seeds_are_medians():
-    one = rows(stock=1.0, documents=4.0, copies=2.0, kernel=1.0)
+    one = rows(stock=1.0, documents=4.0, copies=2.0, kernel=1.0, first_page=3.0)
     more = [row | {"seed": seed, "requests_per_s": rate} for row in one for seed, rate in ((2, 9.0), (3, 5.0))]
     found = report.medians(
         [row | {"requests_per_s": 1.0, "hit_rate": None} for row in one] + [row | {"hit_rate": 0.5} for row in more]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lazyrope.vllm.prompts import DOCUMENTS
+from lazyrope.recovery import Recovery
+from lazyrope.vllm.prompts import arguments
 
 from tools.vllm_bench.cells import GIB
 from tools.vllm_bench.load import Corpus, Output, Prompt
@@ -31,7 +32,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "worker_cls": "tools.vllm_bench.copies.Worker",
     },
     "documents": LAZYROPE | {"scheduler_cls": "lazyrope.vllm.Scheduler"},
+    "first_page": LAZYROPE | {"scheduler_cls": "lazyrope.vllm.Scheduler"},
 }
+# The recovery of requests, for the arms whose requests name their documents.
+LEVELS = {"copies": Recovery(), "documents": Recovery(), "first_page": Recovery("first_page")}
+OVERLAY_TOKENS = 4 * Recovery().overlay_tokens  # those of a request of five documents
 TIMED = {"scheduler": ("schedule", "update_from_output"), "model_executor": ("execute_model", "sample_tokens")}
 
 
@@ -89,7 +94,7 @@ class Arm:
         core = self._engine.engine_core.engine_core
         self._scheduler, self._pool = core.scheduler, core.scheduler.kv_cache_manager.block_pool
         self._held: list[Any] = []
-        self._has_documents = name in ("copies", "documents")
+        self._recovery = LEVELS.get(name)
         self.host_seconds: defaultdict[str, float] = defaultdict(float)
         for part, names in TIMED.items():
             for each in names:
@@ -112,9 +117,10 @@ class Arm:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        extra = {DOCUMENTS: prompt.lengths} if self._has_documents and prompt.lengths else None
+        level = self._recovery
+        extra = arguments(prompt.lengths, 0, level.level, level.overlay_tokens) if level is not None else {}
         greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.DELTA}
-        params = SamplingParams(max_tokens=answer, extra_args=extra, **greedy)
+        params = SamplingParams(max_tokens=answer, extra_args=extra or None, **greedy)
         self._engine.add_request(name, {"prompt_token_ids": prompt.tokens}, params)
 
     def step(self) -> list[Output]:
@@ -185,7 +191,7 @@ def _start(name: str, setup: Setup) -> Any:
         folder,
         load_format="dummy",
         skip_tokenizer_init=True,
-        max_model_len=max(_longest_prompt(setup), setup.context + setup.answer),
+        max_model_len=max(_longest_prompt(setup) + OVERLAY_TOKENS, setup.context + setup.answer),
         block_size=setup.block_size,
         num_gpu_blocks_override=setup.blocks(setup.pool_gib) + 1,  # vLLM keeps one for padding
         max_num_seqs=setup.max_requests,

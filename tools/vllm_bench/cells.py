@@ -11,6 +11,7 @@ ARMS = {
     "kernel": "stock scheduler, lazyrope's kernels",
     "copies": "Block-Attention: lazyrope's scheduler; a request copies its documents and rotates the copies",
     "documents": "lazyrope: requests share the blocks of documents",
+    "first_page": "lazyrope with first_page: the first tokens of documents are computed again in each request",
 }
 # Stock vLLM has no block mask: there, and with lazyrope's kernels alone, a document sees the ones before it.
 ATTENDS_ACROSS = ("stock", "kernel")
@@ -63,7 +64,7 @@ def cells() -> list[Cell]:
 
 
 def _first_tokens() -> Iterator[Cell]:
-    for arm in ("stock", "copies", "documents"):
+    for arm in ("stock", "copies", "documents", "first_page"):
         yield Cell(arm, "first_token")
 
 
@@ -87,6 +88,8 @@ def _closed_loops() -> Iterator[Cell]:
             yield Cell("stock", "closed", zipf=zipf, budget_gib=budget)
     for budget in (16, 60):
         yield Cell("kernel", "closed", zipf=1.1, budget_gib=budget)
+    for zipf in (2.1, 1.1):
+        yield Cell("first_page", "closed", zipf=zipf, budget_gib=16)
 
 
 def _poisson() -> Iterator[Cell]:

@@ -102,7 +102,10 @@ def text(rows: Sequence[Row]) -> str:
     parts = [_loads(found), _first_tokens(found), _decodes(found), _limits(limits(rows))]
     arms = "\n".join(f"- {name}: {what}" for name, what in ARMS.items())
     across = " and ".join(ATTENDS_ACROSS)
-    note = f"In {across}, a document sees the documents before it. In the others, it sees itself alone."
+    note = (
+        f"In {across}, a document sees the documents before it. In first_page, its first 16 tokens see them. In the "
+        "others, it sees itself alone."
+    )
     return "\n\n".join([arms, note, *filter(None, parts)]) + "\n"
 
 
