@@ -30,7 +30,7 @@ class Request:
         name: The request's name.
         documents: The names of its documents.
         question: The tokens after the documents. Those that are generated are appended.
-        has_prefix: True: the first document is a prefix, and the others are computed behind it.
+        has_prefix: True: the first document is a prefix, and the others are computed after it.
         overlay_tokens: The first tokens of each document that are computed again.
         layout: The documents' layout.
         blocks: The block table.
@@ -309,7 +309,7 @@ def test_overlays_of_whole_documents_are_one_piece():
     assert made.q_indptr.tolist() == [0, 89, 92] and made.indptr.tolist() == [0, 2, 4]
 
 
-def test_documents_behind_a_prefix_see_it():
+def test_documents_after_a_prefix_see_it():
     layout = PromptLayout((3, 4, 2), SIZE, has_prefix=True, overlay_tokens=2)
     assert layout.overlays == (0, 0, 2) and layout.overlay_starts == (12, 12, 12) and layout.question == 14
     made = plan([Rows(RequestView(layout, np.array([], np.int32)), 0, 12)], 4)

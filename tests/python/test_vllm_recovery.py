@@ -149,24 +149,21 @@ def test_overlays_alone_are_computed_again(model, llm, passes):
     assert passes.shifted > 0
 
 
-def test_levels_share_documents_but_not_those_behind_a_prefix(model, llm, passes):
+def test_levels_share_documents_but_not_those_after_a_prefix(model, llm, passes):
     clear_cache(llm)
     plain = Question(DOCUMENTS[4:6], [1, 2, 3], "first_page")
     assert_all_right(model, llm, [plain])
-    alone, behind, other = (replace(plain, level=level, prefix=prefix) for level, prefix in (
-        ("none", ()), ("prefix", SHORT), ("prefix", SHORT[:-1])
-    ))  # fmt: skip
-    assert [assert_all_right(model, llm, [each])[0].cached for each in (alone, behind)] == [plain.padded, 0]
-    [moved] = assert_all_right(model, llm, [replace(behind, documents=behind.documents[::-1], level="first_page")])
-    assert moved.cached == behind.padded
-    [salted] = assert_all_right(model, llm, [replace(behind, salt="other")])
-    assert salted.cached == 0
-    shorter = replace(behind, prefix=[*SHORT[:-1], SHORT[-2]])
-    assert_all_right(model, llm, [other, replace(other, prefix=[*other.prefix, other.prefix[-1]])])
-    assert_all_right(model, llm, [shorter])
+    alone, after_prefix = replace(plain, level="none"), replace(plain, level="prefix", prefix=SHORT)
+    assert [assert_all_right(model, llm, [each])[0].cached for each in (alone, after_prefix)] == [plain.padded, 0]
+    moved = replace(after_prefix, documents=plain.documents[::-1], level="first_page")
+    [found, salted] = assert_all_right(model, llm, [moved, replace(after_prefix, salt="other")])
+    assert (found.cached, salted.cached) == (moved.padded, 0)
+    shorter = replace(after_prefix, prefix=SHORT[:-2])
+    longer = replace(shorter, prefix=[*shorter.prefix, shorter.prefix[-1]])  # padded, both are the same tokens
+    assert [assert_all_right(model, llm, [each])[0].cached for each in (shorter, longer)] == [BLOCK, 2 * BLOCK]
 
 
-def test_a_document_is_filled_behind_the_prefix(model, llm, passes):
+def test_a_document_is_filled_after_the_prefix(model, llm, passes):
     """A missing document before a stored one is computed by a request that finds the prefix in the cache."""
     clear_cache(llm)
     a, b, c = DOCUMENTS[4:7]
@@ -181,7 +178,7 @@ def test_a_document_is_filled_behind_the_prefix(model, llm, passes):
     assert answer.cached == question.padded - -(-len(c) // BLOCK) * BLOCK
 
 
-def test_an_ordinary_prompt_shares_blocks_with_a_document_behind_whole_blocks(model, llm):
+def test_an_ordinary_prompt_shares_blocks_with_a_document_after_whole_blocks(model, llm):
     clear_cache(llm)
     document = DOCUMENTS[6]
     assert_all_right(model, llm, [Question([DOCUMENTS[5], document], [1, 2], "prefix", WHOLE)])
@@ -243,9 +240,9 @@ def test_the_comparison_fails_without_recovery(model, llm, monkeypatch):
     clear_cache(llm)
     question = Question([DOCUMENTS[6], DOCUMENTS[3], DOCUMENTS[5]], [1, 2, 3], prefix=SHORT)
     least = 2 * TOLERANCE[DTYPE]
-    [behind] = assert_all_right(model, llm, [replace(question, level="prefix")])
+    [after_prefix] = assert_all_right(model, llm, [replace(question, level="prefix")])
     alone = replace(question, level="none", documents=[SHORT, *question.documents], prefix=())
-    assert error_of(model, alone, behind) > least
+    assert error_of(model, alone, after_prefix) > least
     for attribute, value in ((RequestView, "_found"), found_without_overlays), ((backend, "plan"), unrotated_plan):
         with monkeypatch.context() as patch:
             patch.setattr(*attribute, value)
@@ -275,7 +272,7 @@ def test_steps_grow_for_overlays_that_see_many_documents(model, llm, monkeypatch
 
 
 def test_preemption_and_eviction(model, start, passes):
-    """With few blocks, requests are preempted in their overlays, and documents behind a prefix are evicted."""
+    """With few blocks, requests are preempted in their overlays, and documents after a prefix are evicted."""
     rng = random.Random(4)
     for engine in engine_of(start, num_gpu_blocks_override=34, max_model_len=800, max_num_batched_tokens=64):
         for _ in range(2):

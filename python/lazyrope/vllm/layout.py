@@ -24,7 +24,7 @@ class PromptLayout:
     Attributes:
         lengths: The tokens of each document without padding, each at least 1. There may be no document.
         block_size: The slots of a block, at least 1.
-        has_prefix: True: the first document is a prefix, and all others are computed behind it.
+        has_prefix: True: the first document is a prefix, and all others are computed after it.
         overlay_tokens: The first tokens of each document that are computed again in the tail, at least 0. The prefix
             and the document after it have no overlay: nothing that they have not seen comes before them.
     """

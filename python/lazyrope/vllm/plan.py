@@ -24,7 +24,7 @@ from .layout import PromptLayout
 
 Ints = Any  # a NumPy array, int32
 COLUMNS = 5
-BASE, START, LENGTH, LEAD, TABLE_COLUMN = range(COLUMNS)  # what RequestView says of a segment
+BASE, START, LENGTH, LEAD, TABLE_COLUMN = range(COLUMNS)  # the columns of a segment in RequestView
 
 
 class Run(NamedTuple):

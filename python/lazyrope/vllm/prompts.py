@@ -5,7 +5,7 @@ A request's ``extra_args`` say how many of its prompt's first tokens belong to e
     {"lazyrope_documents": [1790, 512], "lazyrope_prompt_tokens": 2340}
 
 The number of all tokens may be left out. With it, a prompt that was cut on its way is refused. A request with a level
-of recovery says so, and how many tokens before the documents are the prefix behind which they are computed:
+of recovery says so, and how many tokens before the documents are the prefix after which they are computed:
 
     {"lazyrope_documents": [1790, 512], "lazyrope_prefix_tokens": 30, "lazyrope_recovery": "first_page",
      "lazyrope_overlay_tokens": 16, "lazyrope_prompt_tokens": 2370}
@@ -54,7 +54,7 @@ def prompt(
         prefix: The text, or the token ids, before the documents, such as a system prompt. The question sees it. The
             documents see it at the levels "prefix" and "first_page"; at "none", it is stored like a document.
         recovery: The level of :mod:`lazyrope.recovery`: "none", a document sees nothing before it; "prefix", each
-            document is computed behind the prefix; or "first_page", as "prefix" if there is a prefix, and the first
+            document is computed after the prefix; or "first_page", as "prefix" if there is a prefix, and the first
             tokens of each document but the first are computed again over everything before them.
         overlay_tokens: How many first tokens "first_page" computes again, at least 0. None: 16.
 
@@ -93,7 +93,7 @@ def arguments(lengths: Sequence[int], prefix_tokens: int, level: str, overlay_to
 
     Args:
         lengths: The tokens of each document.
-        prefix_tokens: The tokens of the prefix behind which documents are computed, or 0.
+        prefix_tokens: The tokens of the prefix after which documents are computed, or 0.
         level: The level of recovery.
         overlay_tokens: The tokens that the level "first_page" computes again.
     """

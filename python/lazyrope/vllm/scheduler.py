@@ -1,6 +1,6 @@
 """vLLM's scheduler, with documents that are found in the cache whatever stands before them.
 
-A document is padded to whole blocks, and its blocks are hashed as if it were a prompt of its own. Behind a prefix of a
+A document is padded to whole blocks, and its blocks are hashed as if it were a prompt of its own. After the prefix of a
 level of recovery, they are hashed as if the prompt were the prefix and the document. vLLM's prefix caching then finds
 them for every request, keeps them and evicts them as usual. Its search stops at the first missing block. Where a
 document is missing before one that is not, a request of the scheduler computes it first.
@@ -245,22 +245,21 @@ class Document:
 
 
 def _documents(request: Any, layout: PromptLayout) -> list[Document]:
-    """Returns the documents of a request, each computed by itself, or behind the prefix."""
+    """Returns the documents of a request, each computed by itself, or after the prefix."""
     texts = [
         request.prompt_token_ids[start : start + length]
         for start, length in zip(layout.starts, layout.padded_lengths, strict=True)
     ]
     documents: list[Document] = []
     for i, text in enumerate(texts):
-        if not (layout.has_prefix and documents):
-            single = _document_request(request, i, text, request._block_hasher, None)
-            documents.append(Document(single, single.block_hashes))
-            continue
-        prefix, length = documents[0], layout.lengths[0]
-        hasher = continued_hasher(request._block_hasher, prefix.hashes, prefix_seed(prefix.key, layout))
-        extra_args = arguments([layout.lengths[i]], length, "prefix", 0)
-        behind = _document_request(request, i, texts[0] + text, hasher, extra_args)
-        documents.append(Document(behind, behind.block_hashes[len(prefix.hashes) :]))
+        known, hasher, extra_args = 0, request._block_hasher, None
+        if layout.has_prefix and i > 0:
+            prefix = documents[0]
+            known, text = len(prefix.hashes), texts[0] + text
+            hasher = continued_hasher(hasher, prefix.hashes, prefix_seed(prefix.key, layout))
+            extra_args = arguments([layout.lengths[i]], layout.lengths[0], "prefix", 0)
+        computing = _document_request(request, i, text, hasher, extra_args)
+        documents.append(Document(computing, computing.block_hashes[known:]))
     return documents
 
 
@@ -283,7 +282,7 @@ def _document_request(request: Any, i: int, tokens: list[int], hasher: Hasher, e
 
 
 def prefix_seed(last: bytes, layout: PromptLayout) -> bytes:
-    """Returns the hash that the blocks of documents behind a prefix continue.
+    """Returns the hash that the blocks of documents after a prefix continue.
 
     It is the hash of the prefix's last block, as in a prompt that is the prefix and the document. If the prefix is
     padded, no such prompt has these blocks, and documents see the prefix without the padding.
