@@ -11,6 +11,7 @@ segments that they see.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -66,7 +67,7 @@ class RequestView:
         self._own = max(layout.question, len(cached_homes) * layout.block_size)
         # The segments that the question sees, in the order of their positions, and the position at which it sees each
         # begin. Most passes need them, so they are kept.
-        self._seen: tuple[Ints, Ints] | None = None
+        self._seen: tuple[Ints, list[int]] | None = None
 
     def pieces(self, first: int, count: int) -> Iterator[tuple[int, int, Ints]]:
         """Divides query rows where one document or overlay ends, and the next one, or the question, begins.
@@ -121,9 +122,9 @@ class RequestView:
         """Returns the segments that a row of the question would see if it were just before this position."""
         if self._seen is None:
             segments = self._segments(appended(merged(self._found()), Run(self._own, 0, self._own, 0)))
-            self._seen = segments, segments[:, BASE] + segments[:, START]
+            self._seen = segments, (segments[:, BASE] + segments[:, START]).tolist()
         segments, begins = self._seen
-        count = max(int(begins.searchsorted(end)), 1)
+        count = bisect_left(begins, end)
         seen = segments[:count].copy()
         seen[-1, LENGTH] = end - begins[count - 1]  # the last segment may be longer, and the own tokens' has no end
         return seen
