@@ -108,8 +108,8 @@ def read_metrics(address: str) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^lazyrope:(\w+)_total\{.*?\} (\S+)$", text, re.M)}
 
 
-def complete(client: Any, documents: list[list[int]], question: list[int]) -> list[int]:
-    tokens, extra = lazyrope.vllm.prompt(None, documents, question)
+def complete(client: Any, documents: list[list[int]], question: list[int], **recovery: Any) -> list[int]:
+    tokens, extra = lazyrope.vllm.prompt(None, documents, question, **recovery)
     more = {"vllm_xargs": extra, "return_token_ids": True, "ignore_eos": True}
     answer = client.completions.create(model="tiny", prompt=tokens, max_tokens=4, temperature=0, extra_body=more)
     return list(answer.choices[0].token_ids)
@@ -126,14 +126,17 @@ def test_the_openai_client_gets_answers_and_the_endpoint_counts(address):
     assert len(complete(client, [b, a], [1, 2, 3])) == 4
     with pytest.raises(openai.APIStatusError):
         complete_wrongly(client)
+    recovery = {"prefix": random_tokens(rng, BLOCK), "recovery": "first_page"}
+    recovered = complete(client, [a, b], [1, 2, 3], **recovery)
+    assert len(recovered) == 4 and complete(client, [a, b], [1, 2, 3], **recovery) == recovered
     time.sleep(0.5)  # the statistics come with the pass after the answer
     assert len(complete(client, [b], [4])) == 4
     assert read_metrics(address) == {
-        "documents": 7,
-        "document_hits": 5,
+        "documents": 13,
+        "document_hits": 8,
         "document_fills": 0,
         "refused_requests": 1,
-        "tokens_not_recomputed": 16 * BLOCK,
+        "tokens_not_recomputed": (16 + 7) * BLOCK,
         "shifted_blocks": 10,
     }
 
