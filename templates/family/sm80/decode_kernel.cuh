@@ -200,10 +200,12 @@ class Sm80Decode {
       issue(table, ring, pages, 2 * block + kTiles - 1);
       float weights[kRowTiles][kKeyTiles][4];
       softmax_step(weights, info, rotated.queries, keys(rotate_if_raw(ring.take(), info)));
-      if constexpr (Spec::kMeasuresPageMass)
-        PageMass<Spec>(params_.page_mass)
-            .store_rows(weights, softmax_, rows_of_head(work_tile().rows(), head()), 0, num_rows(),
+      if constexpr (Spec::kMeasuresPageMass) {
+        const PageMass<Spec> mass(params_.page_mass);
+        const WorkTileRows rows = rows_of_head(work_tile().rows(), head());
+        mass.store_rows(weights, softmax_, mass.template rows_of<kRowTiles>(rows, 0, num_rows()),
                         {table.first_run(block), runs_before<kKeys>(info.end)});
+      }
       ring.wait();
       issue(table, ring, pages, 2 * block + kTiles);
       Product::multiply_weight_value(acc_o_, weights, values(ring.take()));

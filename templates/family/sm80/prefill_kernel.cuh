@@ -260,11 +260,13 @@ class Sm80Prefill {
         !all_visible<Mask>(position_range(), position, position + Shape::kMmaN - 1))
       mask_scores<Mask>(scores, positions(), position, begin, end);
     softmax_.softmax_step(scores, acc_o_, scale);
-    if constexpr (Spec::kMeasuresPageMass)
-      PageMass<Spec>(params_.page_mass)
-          .store_rows(scores, softmax_, work_tile().rows(), first_row(),
-                      work_tile().extent().num_rows,
+    if constexpr (Spec::kMeasuresPageMass) {
+      const PageMass<Spec> mass(params_.page_mass);
+      mass.store_rows(scores, softmax_,
+                      mass.template rows_of<kRowTiles>(work_tile().rows(), first_row(),
+                                                       work_tile().extent().num_rows),
                       {table.first_run(block) + key / kRunSlots, runs_before<Shape::kMmaN>(end)});
+    }
     Product::multiply_weight_value(
         acc_o_, scores, KvTile::fragment(values, lane_index()) + key * KvTile::kRowBytes);
   }

@@ -107,6 +107,7 @@ class RowConsumer {
     const Table table = memory_.table(params_.step, work_tile);
     const WorkTileExtent extent = work_tile.extent();
     const PositionRange queries = {extent.first_position, extent.last_position};
+    const auto mass_rows = page_mass_rows(work_tile);
     Scores scores;
     OperandA weights[kKeys / 16];
     int32 block = pipelines_.begin(stage);
@@ -119,7 +120,7 @@ class RowConsumer {
       const auto scale = prepare_scores(scores, queries, info);
       softmax_.softmax_step(scores, acc_o_, scale, are_zero, !may_show_one_key(queries, info));
       are_zero = false;
-      store_page_mass(scores, table, block, info);
+      store_page_mass(scores, mass_rows, table, block, info);
     };
     // Computes the scores and weights of the next block. Returns false if a maximum was too small.
     const auto compute_next_block = [&] {
@@ -131,7 +132,7 @@ class RowConsumer {
       if constexpr (kRotatesQueries) detect_document_change(block, last, info);
       const bool maxima_hold =
           softmax_step(weights, scores, prepare_scores<true>(scores, queries, info), info);
-      store_page_mass(scores, table, block, info);
+      store_page_mass(scores, mass_rows, table, block, info);
       return maxima_hold;
     };
     if (kStepsBeforeLoop) full_softmax_step();
@@ -268,16 +269,25 @@ class RowConsumer {
     return maxima_hold;
   }
 
+  struct NoRows {};
+  // Returns where the lane stores its rows' terms of page masses.
+  LAZYROPE_DEVICE auto page_mass_rows(WorkTilePtr work_tile) const {
+    if constexpr (Spec::kMeasuresPageMass)
+      return PageMass<Spec>(params_.page_mass)
+          .template rows_of<1>(work_tile.rows(), first_row(), work_tile.extent().num_rows);
+    else
+      return NoRows{};
+  }
   // Stores the weights of each run of a block. If the block's weights are computed again, these
   // replace the ones before.
-  LAZYROPE_DEVICE void store_page_mass(const Scores& weights, const Table& table, int32 block,
+  template <class MassRows>
+  LAZYROPE_DEVICE void store_page_mass(const Scores& weights, const MassRows& rows,
+                                       const Table& table, int32 block,
                                        const BlockInfo& info) const {
-    if constexpr (Spec::kMeasuresPageMass) {
-      const WorkTilePtr work_tile = memory_.work_tile(stage_);
+    if constexpr (Spec::kMeasuresPageMass)
       PageMass<Spec>(params_.page_mass)
-          .store_rows(weights, softmax_, work_tile.rows(), first_row(), work_tile.extent().num_rows,
+          .store_rows(weights, softmax_, rows,
                       {table.first_run(block), runs_before<kKeys>(info.end)});
-    }
   }
 
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {

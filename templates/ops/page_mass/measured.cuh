@@ -21,38 +21,56 @@ class PageMass {
  public:
   LAZYROPE_DEVICE explicit PageMass(const PageMassView& view) : view_(view) {}
 
-  // Stores the terms of `runs` from weights whose rows are distributed as RowLanes. The weights'
-  // columns are those of the runs. The warp's first row is row first_row of the num_rows rows of
-  // the work tile's first KV head. All lanes of the warp take part.
-  template <class Weights, class Softmax>
+  // The first terms of a lane's rows, which are distributed as RowLanes. -1: the row has no terms.
+  template <int kRowTiles>
+  struct Rows {
+    int32 first[kRowTiles][2];
+  };
+
+  // Returns the rows of the lane. The warp's first row is row first_row of the num_rows rows of the
+  // work tile's first KV head.
+  template <int kRowTiles>
+  LAZYROPE_DEVICE Rows<kRowTiles> rows_of(const WorkTileRows& rows, int32 first_row,
+                                          int32 num_rows) const {
+    Rows<kRowTiles> result;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        result.first[m][h] = view_.rows == nullptr
+                                 ? -1
+                                 : first_term(rows, first_row + RowLanes::row(m, h), num_rows);
+    return result;
+  }
+
+  // Stores the terms of `runs` from weights whose columns are those of the runs. All lanes of the
+  // warp take part.
+  template <int kRowTiles, class Weights, class Softmax>
   LAZYROPE_DEVICE void store_rows(const Weights& weights, const Softmax& softmax,
-                                  const WorkTileRows& rows, int32 first_row, int32 num_rows,
-                                  RunRange runs) const {
+                                  const Rows<kRowTiles>& rows, RunRange runs) const {
     if (view_.rows == nullptr) return;
     using Access = TileAccess<Weights>;
-    static_assert(Access::kColumnTiles % 2 == 0);
+    static_assert(Access::kColumnTiles % 2 == 0 && Access::kRowTiles == kRowTiles);
     constexpr int kGroups = ceil_div(Access::kColumnTiles / 2, kLanes);
-    float sums[Access::kRowTiles][2][kGroups];
+    float sums[kRowTiles][2][kGroups];
 #pragma unroll
-    for (int m = 0; m < Access::kRowTiles; ++m)
+    for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int group = 0; group < kGroups; ++group)
           sums[m][h][group] = sum_of_runs(weights, m, h, group);
 #pragma unroll
-    for (int m = 0; m < Access::kRowTiles; ++m)
+    for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const RowTerms to = terms_of(rows, first_row + RowLanes::row(m, h), num_rows);
+      for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
           const int32 run = group * kLanes + lane_index() % kLanes;
-          if (to.exist && run < runs.count)
-            st_global(to.first + (runs.first + run),
+          if (rows.first[m][h] >= 0 && run < runs.count)
+            st_global(view_.terms + (rows.first[m][h] + runs.first + run),
                       term_of(sums[m][h][group], softmax.maximum[m][h]));
         }
-      }
   }
 
   // Stores the terms of one run from weights whose rows are distributed as ColumnLanes. The warp's
@@ -77,22 +95,20 @@ class PageMass {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int32 row = Access::row(m, h);
-        const RowTerms to =
-            terms_of(rows_of_head(rows, row / kHeadRows), row % kHeadRows, num_rows);
-        if (to.exist) st_global(to.first + run, term_of(sums[m][h], softmax.maximum[m][h]));
+        const int32 first =
+            first_term(rows_of_head(rows, row / kHeadRows), row % kHeadRows, num_rows);
+        if (first >= 0)
+          st_global(view_.terms + (first + run), term_of(sums[m][h], softmax.maximum[m][h]));
       }
   }
 
  private:
-  struct RowTerms {
-    uint32* first;  // the term of run 0
-    bool exist;
-  };
-  LAZYROPE_DEVICE RowTerms terms_of(const WorkTileRows& rows, int32 row, int32 num_rows) const {
+  // Returns the term of a row's first run, or -1 if the row has no terms.
+  LAZYROPE_DEVICE int32 first_term(const WorkTileRows& rows, int32 row, int32 num_rows) const {
     const QueryRow<Spec> from(rows, smaller(row, num_rows - 1));
     const PageMassRow terms = ld_global_nc(view_.rows + from.token);
-    return {view_.terms + (terms.first + from.head * terms.num_runs),
-            row < num_rows && terms.num_runs > 0};
+    const bool exists = row < num_rows && terms.num_runs > 0;
+    return exists ? terms.first + static_cast<int32>(from.head) * terms.num_runs : -1;
   }
 
   // Adds up a row's weights in each of four runs over the lanes that share the row. The i-th lane
