@@ -238,7 +238,7 @@ def found_without_overlays(view: RequestView) -> Iterator[Run]:
 def test_the_comparison_fails_without_recovery(model, llm, monkeypatch):
     """Without the overlays, or without the rotation, the answers are others, and so they are without the prefix."""
     clear_cache(llm)
-    question = Question([DOCUMENTS[6], DOCUMENTS[3], DOCUMENTS[5]], [1, 2, 3], prefix=SHORT)
+    question = Question(DOCUMENTS[:4:-1], [1, 2, 3], prefix=SHORT, overlay_tokens=64)
     least = 2 * TOLERANCE[DTYPE]
     [after_prefix] = assert_all_right(model, llm, [replace(question, level="prefix")])
     alone = replace(question, level="none", documents=[SHORT, *question.documents], prefix=())
@@ -284,6 +284,15 @@ def test_without_prefix_caching_levels_are_right(model, start):
     for engine in engine_of(start, enable_prefix_caching=False, block_size=16):
         answers = assert_all_right(model, engine, random_questions(random.Random(5), 5))
         assert {answer.cached for answer in answers} == {0}
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="CUDA graphs need a GPU")
+def test_cuda_graphs(model, start, passes):
+    rng = random.Random(8)
+    for engine in engine_of(start, enforce_eager=False, block_size=16):
+        for _ in range(3):
+            assert_all_right(model, engine, random_questions(rng, 8, max_tokens=20))
+    assert passes.shifted > 0
 
 
 @pytest.mark.skipif(HAS_GPU, reason="the other tests run the kernels on the GPU")

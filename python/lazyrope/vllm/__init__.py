@@ -8,7 +8,8 @@
 
 A document's blocks in vLLM's KV cache depend on the document alone. Requests that put it at other positions share them,
 and the attention kernels rotate the queries instead. A document sees nothing before it (the block mask of
-Block-Attention, arXiv 2409.15355). The question comes last and sees all documents, one directly after the other.
+Block-Attention, arXiv 2409.15355), unless the request has a level of recovery. The question comes last and sees all
+documents, one directly after the other.
 
 The module imports vLLM only for :class:`Scheduler`, :class:`Worker` and the attention backend.
 """
