@@ -62,7 +62,10 @@ def test_levels_of_recovery(given, extra, layout):
 
 
 def test_first_page_computes_16_tokens_again_unless_a_request_says_otherwise():
-    assert layout_of({"lazyrope_documents": [2], "lazyrope_recovery": "first_page"}, 16).overlay_tokens == 16
+    extra = {"lazyrope_documents": [2], "lazyrope_recovery": "first_page"}
+    for more, expected in (({}, 16), ({"lazyrope_overlay_tokens": None}, 16), ({"lazyrope_overlay_tokens": 0}, 0)):
+        check_arguments(extra | more, 10)
+        assert layout_of(extra | more, 16).overlay_tokens == expected
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,9 @@ def layout_of(extra_args: Mapping[str, Any] | None, block_size: int) -> PromptLa
     given = extra_args or {}
     prefix = given.get(PREFIX_TOKENS)
     lengths = (*([prefix] if prefix else []), *given.get(DOCUMENTS, ()))
-    is_first_page = given.get(RECOVERY) == "first_page"
-    overlay_tokens = given.get(OVERLAY_TOKENS, Recovery().overlay_tokens) if is_first_page else 0
+    overlay_tokens = 0
+    if given.get(RECOVERY) == "first_page":
+        overlay_tokens = Recovery().changed("first_page", overlay_tokens=given.get(OVERLAY_TOKENS)).overlay_tokens
     return PromptLayout(lengths, block_size, has_prefix=bool(prefix), overlay_tokens=overlay_tokens)
 
 
