@@ -1,11 +1,12 @@
 """Asks vLLM's OpenAI-compatible server about documents by the client `openai`, and reads its metrics.
 
-The scheduler runs in another process than the server, as in production. The test makes the metadata of an installed
-lazyrope, by which vLLM finds the plug-ins.
+The scheduler runs in another process than the server, as in production. The tests make the metadata of an installed
+lazyrope, by which vLLM finds the plug-ins, and a tokenizer of bytes with a chat template.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -25,6 +26,8 @@ pytest.importorskip("openai")
 
 import lazyrope.vllm
 import openai
+import tokenizers
+import transformers
 from lazyrope.vllm import releases
 
 from tests.conftest import HAS_GPU
@@ -35,7 +38,12 @@ ROOT = Path(__file__).parents[2]
 BLOCK = 32
 START = ["--attention-backend", "CUSTOM", "--scheduler-cls", "lazyrope.vllm.Scheduler"]
 START += ["--worker-cls", "lazyrope.vllm.Worker", "--block-size", str(BLOCK), "--enforce-eager"]
-START += ["--max-model-len", "1024", "--max-num-seqs", "4", "--skip-tokenizer-init", "--served-model-name", "tiny"]
+START += ["--max-model-len", "1024", "--max-num-seqs", "4", "--served-model-name", "tiny"]
+MARK = "<reserved_0>"
+START += ["--additional-config", json.dumps({"lazyrope": {"document_token": MARK}})]
+SPECIAL = ["<bos>", "<eos>", "<message>", MARK]
+VOCABULARY = 1024 + len(SPECIAL)  # the special tokens come last: prompts of random tokens have none
+TEMPLATE = "<bos>{% for m in messages %}<message>{{ m.role }}: {{ m.content }}{% endfor %}<message>assistant: "
 
 
 def write_metadata(folder: Path) -> None:
@@ -55,11 +63,25 @@ def write_distribution(folder: Path, name: str, version: str, entry_points: str)
     (info / "entry_points.txt").write_text(entry_points)
 
 
+def tokenizer_of_bytes() -> transformers.PreTrainedTokenizerFast:
+    """Returns a tokenizer whose tokens are single bytes. The model's other tokens have texts as well."""
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = [*letters, *(f"token{i}" for i in range(len(letters), 1024)), *SPECIAL]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({text: i for i, text in enumerate(vocabulary)}, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(SPECIAL)
+    result = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>")
+    result.chat_template = TEMPLATE
+    return result
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("server")
     model = folder / "model"
-    tiny_llama(dtype=DTYPE).save_pretrained(model)
+    tiny_llama(dtype=DTYPE, vocab_size=VOCABULARY).save_pretrained(model)
+    tokenizer_of_bytes().save_pretrained(model)
     metadata = folder / "metadata"
     metadata.mkdir()
     write_metadata(metadata)
@@ -108,6 +130,10 @@ def read_metrics(address: str) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^lazyrope:(\w+)_total\{.*?\} (\S+)$", text, re.M)}
 
 
+def counted_since(before: dict[str, float], address: str) -> dict[str, float]:
+    return {name: count - before[name] for name, count in read_metrics(address).items()}
+
+
 def complete(client: Any, documents: list[list[int]], question: list[int], **recovery: Any) -> list[int]:
     tokens, extra = lazyrope.vllm.prompt(None, documents, question, **recovery)
     more = {"vllm_xargs": extra, "return_token_ids": True, "ignore_eos": True}
@@ -120,7 +146,6 @@ def test_the_openai_client_gets_answers_and_the_endpoint_counts(address):
     rng = random.Random(1)
     a, b = random_tokens(rng, 64), random_tokens(rng, 100)
     before = read_metrics(address)
-    assert before["documents"] == 0
     first = complete(client, [a, b], [1, 2, 3])
     assert len(first) == 4 and complete(client, [a, b], [1, 2, 3]) == first
     assert len(complete(client, [b, a], [1, 2, 3])) == 4
@@ -131,7 +156,7 @@ def test_the_openai_client_gets_answers_and_the_endpoint_counts(address):
     assert len(recovered) == 4 and complete(client, [a, b], [1, 2, 3], **recovery) == recovered
     time.sleep(0.5)  # the statistics come with the pass after the answer
     assert len(complete(client, [b], [4])) == 4
-    assert read_metrics(address) == {
+    assert counted_since(before, address) == {
         "documents": 13,
         "document_hits": 8,
         "document_fills": 0,
@@ -144,3 +169,74 @@ def test_the_openai_client_gets_answers_and_the_endpoint_counts(address):
 def complete_wrongly(client: Any) -> None:
     more = {"vllm_xargs": {"lazyrope_documents": [20]}}
     client.completions.create(model="tiny", prompt=[3] * 10, max_tokens=4, extra_body=more)
+
+
+MANUAL, LICENCE = "The pump starts at noon. " * 3, "Nothing may be copied. " * 4
+SYSTEM, QUESTION = "Be brief.", "What is forbidden?"
+
+
+def divided(*documents: str) -> str:
+    return "".join(MARK + document for document in documents) + MARK
+
+
+def chat(client: Any, content: str, **more: Any) -> Any:
+    """Asks over the documents of a message. Answers are greedy."""
+    return client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}],
+        max_tokens=4,
+        temperature=0,
+        extra_body={"return_token_ids": True, "ignore_eos": True, **more.pop("extra_body", {})},
+        **more,
+    )
+
+
+def parts_of_chat(*documents: str) -> tuple[list[int], list[list[int]], list[int]]:
+    """Returns the tokens of the prefix, of the documents and of the question, as the template makes them."""
+    encode = tokenizer_of_bytes().encode
+    return (
+        encode(f"<bos><message>system: {SYSTEM}<message>user: "),
+        [encode(document) for document in documents],
+        encode(f"{QUESTION}<message>assistant: "),
+    )
+
+
+@pytest.mark.parametrize("documents", [[MANUAL, LICENCE], []])
+def test_a_chat_names_documents_by_the_document_token(address, documents):
+    """The answer and the stored blocks are those of a prompt whose documents are counted."""
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    prefix, texts, question = parts_of_chat(*documents)
+    expected = complete(client, [prefix, *texts], question)
+    before = read_metrics(address)
+    answer = chat(client, divided(*documents) + QUESTION)
+    assert list(answer.choices[0].token_ids) == expected
+    length = sum(map(len, (prefix, *texts, question)))
+    assert answer.usage.prompt_tokens == length + len(texts) + 1, "the usage counts the prompt as it was sent"
+    chunks = list(chat(client, divided(*documents[::-1]) + QUESTION, stream=True))
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    streamed = [token for choice in choices for token in getattr(choice, "token_ids", None) or ()]
+    assert streamed == complete(client, [prefix, *texts[::-1]], question)
+    assert "".join(choice.delta.content or "" for choice in choices)
+    assert len(complete(client, [prefix], [4])) == 4  # the statistics come with the pass after the answer
+    counts = counted_since(before, address)
+    assert counts["documents"] == 3 * len([prefix, *texts]) + 1 == counts["document_hits"]
+
+
+def test_a_chat_without_document_tokens_is_an_ordinary_prompt(address):
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    before = read_metrics(address)
+    answer = chat(client, MANUAL + QUESTION)
+    assert len(answer.choices[0].token_ids) == 4
+    assert len(complete(client, [[5] * BLOCK], [4])) == 4
+    assert counted_since(before, address)["documents"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "extra_args"),
+    [(divided(MANUAL, "") + QUESTION, {}), (divided(MANUAL) + QUESTION, {"lazyrope_documents": [3]})],
+)
+def test_mistakes_with_the_document_token_end_one_request(address, content, extra_args):
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    with pytest.raises(openai.APIStatusError):
+        chat(client, content, extra_body={"vllm_xargs": extra_args})
+    assert len(chat(client, divided(MANUAL) + QUESTION).choices[0].token_ids) == 4

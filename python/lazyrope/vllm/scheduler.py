@@ -8,6 +8,7 @@ document is missing before one that is not, a request of the scheduler computes 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import math
@@ -28,6 +29,7 @@ from . import metrics
 from .homes import BlockHomes
 from .layout import PromptLayout
 from .limits import check_config, check_pool
+from .markers import DocumentToken, read_document_token
 from .prompts import DOCUMENTS, PREFIX_TOKENS, arguments, check_arguments, layout_of
 
 Hasher = Callable[[Any], list[bytes]]
@@ -74,6 +76,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
     Attributes:
         counts: Its counts of requests and documents.
         homes: The positions at which the blocks of the cache were written, for the counts. Workers have their own.
+        document_token: The token that divides the documents of a prompt, or None.
     """
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
@@ -84,6 +87,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         check_config(vllm_config)
         check_pool(kv_cache_config)
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
+        self.document_token = read_document_token(vllm_config)
         self.counts = Counts()
         self.homes = BlockHomes(kv_cache_config.num_blocks, self.block_size)
         self._reported = self.counts.metrics()
@@ -148,10 +152,15 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         params = request.sampling_params
         if params is None:
             return []
+        mark = self.document_token
+        if mark is not None and not mark.is_in(request.prompt_token_ids):
+            mark = None
         if request.request_id in self.requests:  # a session goes on, as it began: without documents
-            if {DOCUMENTS, PREFIX_TOKENS} & set(params.extra_args or {}):
+            if mark is not None or {DOCUMENTS, PREFIX_TOKENS} & set(params.extra_args or {}):
                 logger.warning("session %s: the documents of a later part are ignored", request.request_id)
             return []
+        if mark is not None:
+            params = _divide(request, mark)
         check_arguments(params.extra_args, request.num_prompt_tokens)
         layout = layout_of(params.extra_args, self.block_size)
         if not layout.lengths:
@@ -166,9 +175,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
             )
         self._with_documents.add(request)
         self.counts.documents += len(layout.lengths)
-        request.prompt_token_ids = padded
-        request.num_prompt_tokens = len(padded)
-        request._all_token_ids[:] = padded  # request.all_token_ids is a view of this list
+        _replace_prompt(request, padded)
         if request._block_hasher is None:  # without prefix caching, each request computes its documents
             return []
         documents = _documents(request, layout)
@@ -212,6 +219,24 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         failed._grammar = error
         request.structured_output_request = failed
         request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+
+
+def _divide(request: Any, mark: DocumentToken) -> Any:
+    """Removes the document tokens from a prompt. Returns its new sampling parameters, which count the documents."""
+    params = copy.copy(request.sampling_params)  # other requests may have the same ones
+    tokens, params.extra_args = mark.divide(request.prompt_token_ids, params.extra_args)
+    request.sampling_params = params
+    _replace_prompt(request, tokens)
+    request.block_hashes = []
+    if not params.extra_args.get(DOCUMENTS):  # an ordinary prompt
+        request.update_block_hashes()
+    return params
+
+
+def _replace_prompt(request: Any, tokens: list[int]) -> None:
+    request.prompt_token_ids = tokens
+    request.num_prompt_tokens = len(tokens)
+    request._all_token_ids[:] = tokens  # request.all_token_ids is a view of this list
 
 
 def _check_request(request: Any) -> None:
