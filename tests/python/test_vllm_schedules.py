@@ -14,10 +14,21 @@ pytest.importorskip("vllm", reason="make test-vllm")
 
 from lazyrope import SpecError
 from lazyrope.vllm import backend
+from lazyrope.vllm.homes import BlockHomes
 from vllm import LLM, SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
-from tests.python.test_vllm import Question, ask, assert_right, builders_of, clear_cache, engine_of, environment, start
+from tests.python.test_vllm import (
+    Question,
+    ask,
+    assert_right,
+    builders_of,
+    clear_cache,
+    engine_of,
+    environment,
+    scheduler_of,
+    start,
+)
 from tests.python.test_vllm import model as model
 from tests.support.serving import random_tokens
 
@@ -115,3 +126,17 @@ def test_documents_with_a_shared_beginning_fit_into_the_steps_of_graphs(model, l
     [answer] = ask(llm, [moved])
     assert answer.cached == 70 * 32
     assert_right(model, moved, answer)
+
+
+def test_a_new_request_finds_a_block_that_a_running_one_writes_in_the_same_pass(model, llm, monkeypatch):
+    clear_cache(llm)
+    scheduler = scheduler_of(llm)
+    monkeypatch.setattr(scheduler, "max_num_scheduled_tokens", 32)
+    monkeypatch.setattr(scheduler, "homes", BlockHomes(len(scheduler.homes._homes), 16))
+    before = scheduler.counts.shifted_blocks
+    rng = random.Random(3)
+    first, second = random_tokens(rng, 16), random_tokens(rng, 32)
+    questions = [Question([first, second], [1, 2, 3]), Question([second], [4, 5])]
+    for question, answer in zip(questions, ask(llm, questions), strict=True):
+        assert_right(model, question, answer)
+    assert scheduler.counts.shifted_blocks - before == 2, "the second request has both blocks of the document moved"

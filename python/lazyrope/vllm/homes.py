@@ -66,8 +66,20 @@ class BlockHomes:
                 f"blocks hold tokens 0 to {len(blocks) * self.block_size - 1}"
             )
         if first <= last:  # in decode, mostly no block begins
-            written = self._checked(blocks[first : last + 1])
-            self._homes[written] = np.arange(first, last + 1, dtype=np.int32) * self.block_size
+            own: Homes = np.arange(first, last + 1, dtype=np.int32) * self.block_size
+            self.write_blocks(blocks[first : last + 1], own)
+
+    def write_blocks(self, blocks: Any, homes: Any) -> None:
+        """Records that requests write blocks from slot 0 on.
+
+        Args:
+            blocks: The blocks, integers, [blocks]. No block appears twice.
+            homes: The position of the token in slot 0 of each block, integers, [blocks].
+
+        Raises:
+            SpecError: A block is not in the cache.
+        """
+        self._homes[self._checked(blocks)] = homes
 
     def read(self, blocks: Any) -> Homes:
         """Returns the homes of blocks, int32 [blocks].

@@ -112,31 +112,41 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Decides about a pass, as vLLM does, and counts what its new requests found in the cache."""
         output = super().schedule(*args, **kwargs)
-        cached = output.scheduled_cached_reqs
+        # A new request may find blocks that a running one writes in this same pass, or a new one before it.
+        self._record_running(output.scheduled_cached_reqs)
+        for new in output.scheduled_new_reqs:
+            self._record_new(new)
+        return output
+
+    def _record_running(self, cached: Any) -> None:
+        """Records the homes of the blocks that requests write which have run before."""
         tables = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
+        size = self.block_size
+        written: list[int] = []
+        homes: list[int] = []
         for name, blocks, computed in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
         ):
             if blocks is None:
                 continue
-            table = [block.block_id for block in tables[name]]
-            is_resumed = name in cached.resumed_req_ids
-            written = computed if is_resumed else (len(table) - len(blocks[0])) * self.block_size
-            self._count(table, written, is_counted=False)
-        # A new request may find blocks that a running one writes in this same pass.
-        for new in output.scheduled_new_reqs:
-            is_counted = self.requests[new.req_id] in self._with_documents
-            self._count(new.block_ids[0], new.num_computed_tokens, is_counted=is_counted)
-        return output
+            new = blocks[0]
+            if name in cached.resumed_req_ids:  # these are all blocks of the request, of which it found the first ones
+                new = new[computed // size :]
+            end = len(tables[name])
+            written += new
+            homes += range((end - len(new)) * size, end * size, size)
+        if written:
+            self.homes.write_blocks(written, homes)
 
-    def _count(self, table: Sequence[int], written: int, *, is_counted: bool) -> None:
-        """Records the homes of a request's blocks from the token `written` on, and counts the ones before them."""
-        found = written // self.block_size
-        if is_counted:
-            own = np.arange(found) * self.block_size
-            self.counts.tokens_not_recomputed += written
-            self.counts.shifted_blocks += int(np.count_nonzero(self.homes.read(table[:found]) != own))
-        self.homes.write(table, written, len(table) * self.block_size - written)
+    def _record_new(self, new: Any) -> None:
+        """Counts the blocks that a new request found in the cache, and records the homes of the others."""
+        table, computed = new.block_ids[0], new.num_computed_tokens
+        own = np.arange(len(table), dtype=np.int32) * self.block_size
+        found = computed // self.block_size
+        if self.requests[new.req_id] in self._with_documents:
+            self.counts.tokens_not_recomputed += computed
+            self.counts.shifted_blocks += int(np.count_nonzero(self.homes.read(table[:found]) != own[:found]))
+        self.homes.write_blocks(table[found:], own[found:])
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
         """Returns vLLM's statistics with the counts since the last ones."""
