@@ -14,9 +14,12 @@ pytest.importorskip("vllm", reason="make test-vllm")
 
 from lazyrope import SpecError
 from lazyrope.vllm import backend
+from lazyrope.vllm.chains import HashChains
 from lazyrope.vllm.homes import BlockHomes
 from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.request import Request
 
 from tests.python.test_vllm import (
     Question,
@@ -140,3 +143,23 @@ def test_a_new_request_finds_a_block_that_a_running_one_writes_in_the_same_pass(
     for question, answer in zip(questions, ask(llm, questions), strict=True):
         assert_right(model, question, answer)
     assert scheduler.counts.shifted_blocks - before == 2, "the second request has both blocks of the document moved"
+
+
+def test_remembered_chains_are_those_of_vllm(llm):
+    """vLLM's hashes depend on the tokens, the salt, and the name and the path of the LoRA adapter."""
+    stock = llm.llm_engine.engine_core.engine_core.request_block_hasher
+    remembering = HashChains(1000).remembering(stock, 16)
+    tokens = random_tokens(random.Random(4), 70)
+    adapters = [None, *(LoRARequest(name, 1, path) for name, path in (("a", "/x"), ("a", "/y"), ("b", "/x")))]
+
+    def hashes(hasher: Callable[..., Any], salt: str | None, adapter: Any) -> tuple[bytes, ...]:
+        params = SamplingParams(max_tokens=1)
+        return tuple(
+            Request("r", tokens, params, None, lora_request=adapter, cache_salt=salt, block_hasher=hasher).block_hashes
+        )
+
+    cases = [(salt, adapter) for salt in (None, "a", "b") for adapter in adapters]
+    expected = [hashes(stock, *case) for case in cases]
+    assert len(set(expected)) == len(cases) and {len(chain) for chain in expected} == {4}
+    for _ in range(2):
+        assert [hashes(remembering, *case) for case in cases] == expected

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
@@ -26,13 +26,15 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from ..errors import SpecError
 from . import metrics
+from .chains import HashChains, Hasher
 from .homes import BlockHomes
 from .layout import PromptLayout
 from .limits import check_config, check_pool
 from .markers import DocumentToken, read_document_token
 from .prompts import DOCUMENTS, PREFIX_TOKENS, arguments, check_arguments, layout_of
 
-Hasher = Callable[[Any], list[bytes]]
+# The hashes of documents that are kept, for each block of the pool. An evicted document often comes back.
+CHAINS_PER_POOL = 4
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         self.counts = Counts()
         self.homes = BlockHomes(kv_cache_config.num_blocks, self.block_size)
         self._reported = self.counts.metrics()
+        self._chains = HashChains(CHAINS_PER_POOL * kv_cache_config.num_blocks)
         # The requests that compute a document and are not finished, by the hash of the document's last block.
         self._coming: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
         self._with_documents: WeakSet[Any] = WeakSet()  # the requests of users that have documents
@@ -188,7 +191,8 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         _replace_prompt(request, padded)
         if request._block_hasher is None:  # without prefix caching, each request computes its documents
             return []
-        documents = _documents(request, layout)
+        hasher = self._chains.remembering(request._block_hasher, self.block_size)
+        documents = _documents(request, layout, hasher)
         request._block_hasher = question_hasher(request._block_hasher, layout, documents)
         request.block_hashes = []
         request.update_block_hashes()
@@ -207,8 +211,8 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         self.counts.hits += sum(is_stored)
         last = max((i for i, stored in enumerate(is_stored) if stored), default=0)
         fills = [document for document, stored in zip(documents[:last], is_stored, strict=False) if not stored]
-        for document in documents:
-            if not self._is_stored(document):
+        for document, stored in zip(documents, is_stored, strict=True):
+            if not stored:
                 self._coming[document.key] = document.request if document in fills else request
         self.counts.fills += len(fills)
         return fills
@@ -279,7 +283,7 @@ class Document:
         return self.hashes[-1]
 
 
-def _documents(request: Any, layout: PromptLayout) -> list[Document]:
+def _documents(request: Any, layout: PromptLayout, stock: Hasher) -> list[Document]:
     """Returns the documents of a request, each computed by itself, or after the prefix."""
     texts = [
         request.prompt_token_ids[start : start + length]
@@ -287,11 +291,11 @@ def _documents(request: Any, layout: PromptLayout) -> list[Document]:
     ]
     documents: list[Document] = []
     for i, text in enumerate(texts):
-        known, hasher, extra_args = 0, request._block_hasher, None
+        known, hasher, extra_args = 0, stock, None
         if layout.has_prefix and i > 0:
             prefix = documents[0]
             known, text = len(prefix.hashes), texts[0] + text
-            hasher = continued_hasher(hasher, prefix.hashes, prefix_seed(prefix.key, layout))
+            hasher = continued_hasher(stock, prefix.hashes, prefix_seed(prefix.key, layout))
             extra_args = arguments([layout.lengths[i]], layout.lengths[0], "prefix", 0)
         computing = _document_request(request, i, text, hasher, extra_args)
         documents.append(Document(computing, computing.block_hashes[known:]))
