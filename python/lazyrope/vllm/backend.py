@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from .._core import AttentionSpec, head_dims
 from ..errors import SpecError
 from .ledger import Ledger
 from .limits import layer_specs
-from .plan import Plan, Rows, plan
+from .plan import Plan, Rows, plan, plan_again
 from .pool import key_and_value_pools, store
 from .prompts import MAX_DOCUMENTS
 from .releases import current_release
@@ -123,6 +124,7 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
             tokens,
         )
         self._steps: dict[tuple[int, int], Any] = {}
+        self._last: tuple[list[Rows], int, Plan | None] = [], 0, None  # the plan of the last pass
         self._ledger: Ledger | None = None
         self._request_names: Callable[[], Sequence[str]] = list
 
@@ -135,13 +137,13 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         common = common_attn_metadata
         rows = self._rows(np.diff(common.query_start_loc_cpu.numpy()).tolist())
         pages = common.block_table_tensor
-        made = plan(rows, pages.shape[1])
+        made = self._plan(rows, pages.shape[1])
         key = self._key(common.num_reqs, common.max_query_len)
         if key == PASSES:
             self._make_room(made)
         of_layers = self._sharing if key == CASCADE else self._kernels
         kernels = {id(kernel): kernel for kernel in of_layers.values()}
-        arrays = _on_device(made, rows, self.device)
+        arrays = _on_device(made, self.device)
         steps = {i: self._step(kernel, key, arrays, pages.flatten()) for i, kernel in kernels.items()}
         return Metadata({name: (kernel, steps[id(kernel)]) for name, kernel in of_layers.items()})
 
@@ -150,6 +152,15 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         if max_query_len == 1 and num_requests >= LEAST_SHARING:
             return CASCADE
         return num_requests if max_query_len == 1 and num_requests in self._graph_sizes else PASSES
+
+    def _plan(self, rows: list[Rows], table_width: int) -> Plan:
+        """Returns the plan of a pass, made from the last one if the requests are the same."""
+        last_rows, last_width, last = self._last
+        made = plan_again(last, last_rows, rows) if last is not None and table_width == last_width else None
+        if made is None:
+            made = plan(rows, table_width)
+        self._last = rows, table_width, made
+        return made
 
     def _rows(self, counts: list[int]) -> list[Rows]:
         """Returns the rows of each request of vLLM's batch, whose last requests may be padding.
@@ -160,8 +171,10 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         if self._ledger is None or not self._ledger.is_in_pass:
             return [Rows(None, 0, count) for count in counts]
         rows = self._ledger.rows(list(self._request_names()))
-        if [row.count for row in rows] != counts[: len(rows)]:
-            raise SpecError(f"vLLM runs {counts} rows, and its scheduler has announced {[row.count for row in rows]}")
+        if [row.num_rows for row in rows] != counts[: len(rows)]:
+            raise SpecError(
+                f"vLLM runs {counts} rows, and its scheduler has announced {[row.num_rows for row in rows]}"
+            )
         return [*rows, *(Rows(None, 0, count) for count in counts[len(rows) :])]
 
     def _step(self, kernel: Any, key: int, arrays: tuple[Any, Any, Segments], pages: Any) -> Any:
@@ -198,16 +211,15 @@ def _kernels_of(specs: dict[int, AttentionSpec], layer_names: Sequence[str], dev
     return {name: kernel_of(specs[_layer_index(name)], torch.device(device).type) for name in layer_names}
 
 
-def _on_device(made: Plan, rows: Sequence[Rows], device: Any) -> tuple[Any, Any, Segments]:
+def _on_device(made: Plan, device: Any) -> tuple[Any, Any, Segments]:
     """Copies a plan to the device at once. Returns q_indptr, q_position and the segments."""
-    ranges: list[Any] = [np.arange(row.first, row.first + row.count, dtype=np.int32) for row in rows]
-    position = np.concatenate(ranges) if ranges else np.zeros(0, np.int32)
-    arrays = [made.q_indptr, position, made.indptr, made.base, made.start, made.length, made.first_page, made.lead]
+    arrays = [made.q_indptr, made.position, made.indptr, made.base, made.start, made.length, made.first_page, made.lead]
     sizes = [-(-len(array) // 4) * 4 for array in arrays]  # each array begins at a multiple of 16 bytes
-    offsets = np.cumsum([0, *sizes]).tolist()
+    offsets = list(accumulate(sizes, initial=0))
     host = torch.empty(offsets[-1], dtype=torch.int32, pin_memory=torch.device(device).type != "cpu")
+    buffer = host.numpy()
     for array, offset in zip(arrays, offsets, strict=False):
-        host[offset : offset + len(array)] = torch.from_numpy(array)
+        buffer[offset : offset + len(array)] = array
     whole = host.to(device, non_blocking=True)
     parts = [whole[offset : offset + len(array)] for array, offset in zip(arrays, offsets, strict=False)]
     return parts[0], parts[1], Segments(*parts[2:])

@@ -6,6 +6,7 @@ request wrote holds keys rotated by positions of that other prompt. Its home say
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class BlockHomes:
     def __repr__(self) -> str:
         return f"BlockHomes(num_blocks={len(self._homes)}, block_size={self.block_size})"
 
-    def write(self, blocks: Any, first_token: int, num_tokens: int) -> None:
+    def write(self, blocks: Sequence[int], first_token: int, num_tokens: int) -> None:
         """Records that a request writes tokens at its own positions.
 
         A block gets its home when its slot 0 is written. The request writes the other slots of it, too.
@@ -57,17 +58,29 @@ class BlockHomes:
         Raises:
             SpecError: The tokens are not all in the blocks, or a block is not in the cache.
         """
-        if num_tokens == 0:
-            return
-        first, last = -(-first_token // self.block_size), (first_token + num_tokens - 1) // self.block_size
-        if first_token < 0 or num_tokens < 0 or last >= len(blocks):
-            raise SpecError(
-                f"tokens {first_token} to {first_token + num_tokens - 1} are written; the request's {len(blocks)} "
-                f"blocks hold tokens 0 to {len(blocks) * self.block_size - 1}"
-            )
-        if first <= last:  # in decode, mostly no block begins
-            own: Homes = np.arange(first, last + 1, dtype=np.int32) * self.block_size
-            self.write_blocks(blocks[first : last + 1], own)
+        self.write_all([(blocks, first_token, num_tokens)])
+
+    def write_all(self, writes: Iterable[tuple[Sequence[int], int, int]]) -> None:
+        """Records what several requests write in one pass: for each, the arguments of :meth:`write`.
+
+        Raises:
+            SpecError: The tokens of a request are not all in its blocks, or a block is not in the cache.
+        """
+        size = self.block_size
+        written: list[int] = []
+        homes: list[int] = []
+        for blocks, first_token, num_tokens in writes:
+            first, after_last = -(-first_token // size), -(-(first_token + num_tokens) // size)
+            if first_token < 0 or num_tokens < 0 or (num_tokens > 0 and after_last > len(blocks)):
+                raise SpecError(
+                    f"tokens {first_token} to {first_token + num_tokens - 1} are written; the request's {len(blocks)} "
+                    f"blocks hold tokens 0 to {len(blocks) * size - 1}"
+                )
+            if first < after_last:  # in decode, mostly no block begins
+                written += blocks[first:after_last]
+                homes += range(first * size, after_last * size, size)
+        if written:
+            self.write_blocks(written, homes)
 
     def write_blocks(self, blocks: Any, homes: Any) -> None:
         """Records that requests write blocks from slot 0 on.

@@ -94,9 +94,8 @@ class Ledger:
         Args:
             counts: The tokens that each request of the pass computes.
         """
-        for request, count in counts.items():
-            known = self._known(request)
-            self._homes.write(known.blocks, known.computed, count)
+        running = [(self._known(request), count) for request, count in counts.items()]
+        self._homes.write_all([(known.blocks, known.computed, count) for known, count in running])
         for known in self._admitted:
             cached = known.blocks[: known.computed // self.block_size]
             known.view = RequestView(known.layout, self._homes.read(cached))
@@ -113,17 +112,17 @@ class Ledger:
         Raises:
             SpecError: No pass has begun, or a request is not in it.
         """
-        if self._counts is None:
+        counts = self._counts
+        if counts is None:
             raise SpecError("rows() is called outside of a pass")
-        result = []
-        for request in requests:
-            if request not in self._counts:
-                raise SpecError(f"request {request} is not in this pass")
-            known = self._known(request)
-            result.append(Rows(known.view, known.computed, self._counts[request]))
-        return result
+        if not counts.keys() >= set(requests):
+            missing = next(request for request in requests if request not in counts)
+            raise SpecError(f"request {missing} is not in this pass")
+        running = [(self._known(request), counts[request]) for request in requests]
+        return [Rows(known.view, known.computed, count) for known, count in running]
 
     def _known(self, request: str) -> _Request:
-        if request not in self._requests:
-            raise SpecError(f"request {request} is unknown to this worker")
-        return self._requests[request]
+        try:
+            return self._requests[request]
+        except KeyError:
+            raise SpecError(f"request {request} is unknown to this worker") from None

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from .layout import PromptLayout
 Ints = Any  # a NumPy array, int32
 COLUMNS = 5
 BASE, START, LENGTH, LEAD, TABLE_COLUMN = range(COLUMNS)  # the columns of a segment in RequestView
+NO_SEGMENTS: Ints = np.zeros((0, COLUMNS), np.int32)
+NO_PIECE = (NO_SEGMENTS, 0, 0, 0, 0)
 
 
 class Run(NamedTuple):
@@ -58,16 +61,14 @@ class RequestView:
     def __init__(self, layout: PromptLayout, cached_homes: Homes) -> None:
         """
         Args:
-            layout: The documents of the request.
+            layout: The documents of the request. The question begins at ``question``.
             cached_homes: The homes of the blocks that the request found in the cache, its first ones, int32 [blocks].
                 The request writes all later blocks itself.
         """
         self.layout = layout
         self._cached = cached_homes
         self._own = max(layout.question, len(cached_homes) * layout.block_size)
-        # The segments that the question sees, in the order of their positions, and the position at which it sees each
-        # begin. Most passes need them, so they are kept.
-        self._seen: tuple[Ints, list[int]] | None = None
+        self.question = layout.question
 
     def pieces(self, first: int, count: int) -> Iterator[tuple[int, int, Ints]]:
         """Divides query rows where one document or overlay ends, and the next one, or the question, begins.
@@ -86,14 +87,14 @@ class RequestView:
                 low, high = max(first, begin), min(end, stop)
                 if low < high:
                     yield low, high, self._segments(merged(self._seen_by_document(i, high)))
-        if first < layout.question:
+        if first < self.question:
             for begin, stop, shift in self._overlays():
                 low, high = max(first, begin), min(end, stop)
                 if low < high:
                     segments = self._seen_before(high - shift)
                     segments[:, BASE] += shift
                     yield low, high, segments
-        low = max(first, layout.question)
+        low = max(first, self.question)
         if low < end:
             yield low, end, self._seen_before(end)
 
@@ -120,14 +121,26 @@ class RequestView:
 
     def _seen_before(self, end: int) -> Ints:
         """Returns the segments that a row of the question would see if it were just before this position."""
-        if self._seen is None:
-            segments = self._segments(appended(merged(self._found()), Run(self._own, 0, self._own, 0)))
-            self._seen = segments, (segments[:, BASE] + segments[:, START]).tolist()
         segments, begins = self._seen
         count = bisect_left(begins, end)
         seen = segments[:count].copy()
         seen[-1, LENGTH] = end - begins[count - 1]  # the last segment may be longer, and the own tokens' has no end
         return seen
+
+    @cached_property
+    def _seen(self) -> tuple[Ints, list[int]]:
+        """The segments that the question sees, by position, and the position at which it sees each begin."""
+        segments = self._segments(appended(merged(self._found()), Run(self._own, 0, self._own, 0)))
+        return segments, (segments[:, BASE] + segments[:, START]).tolist()
+
+    @cached_property
+    def seen_by_question(self) -> tuple[Ints, int]:
+        """The segments that the question sees, and the position at which it sees the last one begin.
+
+        The last one has the request's own tokens. Its length grows from pass to pass, and is not set.
+        """
+        segments, begins = self._seen
+        return segments, begins[-1]
 
     def _segments(self, runs: Sequence[Run]) -> Ints:
         """Returns base, start, length, lead and the column of the block table of each run, int32 [runs, 5]."""
@@ -182,45 +195,48 @@ def appended(runs: list[Run], last: Run) -> list[Run]:
     return [*runs[:-1], joined]
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """The query rows of one request in a pass.
 
     Attributes:
         view: What the request sees. None: a request of a graph capture, which sees nothing.
         first: The position of the first row.
-        count: The number of rows.
+        num_rows: The number of rows.
     """
 
     view: RequestView | None
     first: int
-    count: int
+    num_rows: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The arrays of a step of lazyrope, int32: ``q_indptr``, and those of :class:`lazyrope.Segments`.
+    """The arrays of a step of lazyrope, int32: those of its rows, and those of :class:`lazyrope.Segments`.
 
     A request of vLLM is several requests of the step if its rows see different things.
 
     Attributes:
         q_indptr: [requests + 1].
+        position: [rows].
         indptr: [requests + 1].
         base: [segments].
         start: [segments].
         length: [segments].
         first_page: [segments]. It counts in the block table of all requests, row after row.
         lead: [segments].
+        is_of_questions: True if all rows are behind the documents: then their segments but the last ones stay.
         shifted: The number of segments that are read at other positions than those at which they were written.
     """
 
     q_indptr: Ints
+    position: Ints
     indptr: Ints
     base: Ints
     start: Ints
     length: Ints
     first_page: Ints
     lead: Ints
+    is_of_questions: bool
 
     @property
     def shifted(self) -> int:
@@ -234,21 +250,63 @@ def plan(rows: Sequence[Rows], table_width: int) -> Plan:
         rows: The rows of each request, in the order of the queries and of the block table.
         table_width: The columns of the block table.
     """
-    tables: list[Ints] = []  # the segments of each request of the step
-    counts: list[int] = []  # its rows
-    for table_row, each in enumerate(rows):
-        if each.view is None:
-            tables.append(np.zeros((0, COLUMNS), np.int32))
-            counts.append(each.count)
-            continue
-        for low, high, segments in each.view.pieces(each.first, each.count):
-            segments[:, TABLE_COLUMN] += table_row * table_width
-            tables.append(segments)
-            counts.append(high - low)
-    columns = np.concatenate([np.zeros((0, COLUMNS), np.int32), *tables]).T
-    base, start, length, lead, first_page = (np.ascontiguousarray(column) for column in columns)
-    return Plan(_indptr(counts), _indptr([len(table) for table in tables]), base, start, length, first_page, lead)
+    pieces = [NO_PIECE, *_pieces(rows, table_width)]
+    tables, *numbers = zip(*pieces, strict=True)
+    first, num_rows, lengths, first_pages = np.array(numbers, dtype=np.int32)[:, 1:]
+    sizes = np.array([len(table) for table in tables[1:]], dtype=np.int32)
+    q_indptr, indptr = _indptr(num_rows), _indptr(sizes)
+    base, start, length, lead, first_page = np.ascontiguousarray(np.concatenate(tables).T)
+    first_page += np.repeat(first_pages, sizes)
+    has_segments = sizes > 0
+    length[indptr[1:][has_segments] - 1] = lengths[has_segments]
+    position: Ints = np.repeat(first - q_indptr[:-1], num_rows) + np.arange(q_indptr[-1], dtype=np.int32)
+    is_of_questions = all(view is None or begin >= view.question for view, begin, _ in rows)
+    return Plan(q_indptr, position, indptr, base, start, length, first_page, lead, is_of_questions)
 
 
-def _indptr(counts: Sequence[int]) -> Ints:
-    return np.cumsum([0, *counts], dtype=np.int32)
+def plan_again(made: Plan, before: Sequence[Rows], rows: Sequence[Rows]) -> Plan | None:
+    """Makes the arrays of a pass from those of an earlier pass with the same requests, as decoding has many.
+
+    Args:
+        made: The arrays of the earlier pass. The block table has as many columns as then.
+        before: Its rows.
+        rows: The rows of the pass.
+
+    Returns:
+        The arrays, or None if more has changed than the positions of the rows in their questions.
+    """
+    if not made.is_of_questions or len(before) != len(rows) or not rows:
+        return None
+    (old_views, old_first, old_counts), (views, first, counts) = zip(*before, strict=True), zip(*rows, strict=True)
+    if views != old_views or counts != old_counts:
+        return None
+    moved: Ints = np.array(first, dtype=np.int32) - np.array(old_first, dtype=np.int32)
+    has_segments = np.diff(made.indptr) > 0
+    length = made.length.copy()
+    length[made.indptr[1:][has_segments] - 1] += moved[has_segments]
+    return replace(made, position=made.position + np.repeat(moved, counts), length=length)
+
+
+def _pieces(rows: Sequence[Rows], table_width: int) -> Iterator[tuple[Ints, int, int, int, int]]:
+    """Yields what a request of the step sees, for each request of vLLM one or several.
+
+    Yields:
+        Its segments, the position of its first row, the number of its rows, the length of its last segment, and the
+        first entry of its block table.
+    """
+    for table_row, (view, first, num_rows) in enumerate(rows):
+        entry = table_row * table_width
+        if view is None:
+            yield NO_SEGMENTS, first, num_rows, 0, entry
+        elif first >= view.question:  # most requests of most passes: their segments are not copied one by one
+            segments, last_begin = view.seen_by_question
+            yield segments, first, num_rows, first + num_rows - last_begin, entry
+        else:
+            for low, high, segments in view.pieces(first, num_rows):
+                yield segments, low, high - low, int(segments[-1, LENGTH]), entry
+
+
+def _indptr(counts: Any) -> Ints:
+    result: Ints = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=result[1:])
+    return result
