@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="make test-vllm")
 
+import lazyrope.vllm
 from lazyrope import SpecError
 from lazyrope.vllm import backend
 from lazyrope.vllm.chains import HashChains
@@ -163,3 +164,105 @@ def test_remembered_chains_are_those_of_vllm(llm):
     assert len(set(expected)) == len(cases) and {len(chain) for chain in expected} == {4}
     for _ in range(2):
         assert [hashes(remembering, *case) for case in cases] == expected
+
+
+class Core:
+    """The engine, whose requests the test adds, runs and aborts one by one."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._core = llm.llm_engine.engine_core.engine_core
+        self.scheduler = self._core.scheduler
+        self.tokens: dict[str, list[int]] = {}
+
+    def add(self, name: str, question: Question) -> None:
+        tokens, extra = lazyrope.vllm.prompt(None, question.documents, question.tokens)
+        none = dict.fromkeys(("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank"))
+        params = SamplingParams(max_tokens=question.max_tokens, extra_args=extra, **GREEDY)
+        request = EngineCoreRequest(
+            name, prompt_token_ids=tokens, sampling_params=params, arrival_time=time.time(), **none
+        )
+        self._core.add_request(*self._core.preprocess_add_request(request))
+        self.tokens[name] = []
+
+    def abort(self, *names: str) -> None:
+        self._core.abort_requests(list(names))
+
+    def step(self) -> None:
+        outputs, _ = self._core.step_fn()
+        for output in (outputs or {}).values():
+            for each in output.outputs:
+                self.tokens.setdefault(each.request_id, []).extend(each.new_token_ids)
+
+    def run(self) -> None:
+        while self.scheduler.has_unfinished_requests():
+            self.step()
+        self.step()  # the worker forgets the last requests
+
+    @property
+    def fills(self) -> list[str]:
+        """The requests of the scheduler that are not finished."""
+        return sorted(name for name in self.scheduler.requests if name not in self.tokens)
+
+
+@pytest.fixture
+def core(llm: LLM) -> Iterator[Core]:
+    """Returns an engine whose cache has only the document STORED. It must be empty after the test."""
+    clear_cache(llm)
+    ask(llm, [Question([STORED], [1, 2, 3], max_tokens=2)])
+    core = Core(llm)
+    yield core
+    core.run()
+    assert not core.scheduler.requests and core.scheduler.kv_cache_manager.usage == 0
+
+
+STORED, MISSING = random_tokens(random.Random(5), 48), random_tokens(random.Random(6), 40)
+FILLED = Question([MISSING, STORED], [1, 2, 3])
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_an_aborted_request_takes_its_fills_with_it(core, monkeypatch, steps):
+    monkeypatch.setattr(core.scheduler, "max_num_scheduled_tokens", 16)
+    core.add("r", FILLED)
+    for _ in range(steps):
+        core.step()
+    assert core.fills == ["r-document-0"]
+    core.abort("r")
+    assert core.fills == [] and not core.scheduler.has_unfinished_requests()
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_fill_for_which_another_request_waits_goes_on(model, llm, core, monkeypatch, steps):
+    monkeypatch.setattr(core.scheduler, "max_num_scheduled_tokens", 16)
+    other = replace(FILLED, tokens=[4, 5])
+    core.add("r", FILLED)
+    core.add("s", other)
+    for _ in range(steps):
+        core.step()
+    core.abort("r")
+    assert core.fills == ["r-document-0"]
+    core.run()
+    monkeypatch.undo()
+    [answer] = ask(llm, [other])
+    assert core.tokens["s"] == answer.tokens and answer.cached == 48 + 48
+    assert_right(model, other, answer)
+
+
+def test_a_fill_ends_with_the_last_request_that_waits(core):
+    for name in ("r", "s", "t"):
+        core.add(name, FILLED)
+    core.abort("s", "r")
+    assert core.fills == ["r-document-0"]
+    core.abort("t")
+    assert core.fills == []
+
+
+def test_a_request_that_runs_waits_for_no_fill(core, monkeypatch):
+    """The first request runs before its fill is finished only if the fill is preempted, which the test pretends."""
+    core.add("r", FILLED)
+    core.add("s", FILLED)
+    monkeypatch.setattr(core.scheduler.requests["s"], "num_computed_tokens", 1)
+    core.abort("r")
+    assert core.fills == []
+    monkeypatch.undo()
+    core.run()
+    assert len(core.tokens["s"]) == FILLED.max_tokens, "it computes the document itself"

@@ -27,6 +27,7 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 from ..errors import SpecError
 from . import metrics
 from .chains import HashChains, Hasher
+from .fills import Fills
 from .homes import BlockHomes
 from .layout import PromptLayout
 from .limits import check_config, check_pool
@@ -94,6 +95,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         self.homes = BlockHomes(kv_cache_config.num_blocks, self.block_size)
         self._reported = self.counts.metrics()
         self._chains = HashChains(CHAINS_PER_POOL * kv_cache_config.num_blocks)
+        self._fills = Fills()
         # The requests that compute a document and are not finished, by the hash of the document's last block.
         self._coming: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
         self._with_documents: WeakSet[Any] = WeakSet()  # the requests of users that have documents
@@ -111,6 +113,14 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         for fill in fills:
             super().add_request(fill)
         super().add_request(request)
+
+    def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
+        """Ends requests from outside, as when clients abort them, and the fills that only they waited for."""
+        if request_ids is not None:  # otherwise all requests end
+            names = {request_ids} if isinstance(request_ids, str) else set(request_ids)
+            gone = [self.requests[name] for name in names if name in self.requests]
+            request_ids = names.union(fill.request_id for fill in self._fills.abandoned(gone))
+        return super().finish_requests(request_ids, finished_status)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Decides about a pass, as vLLM does, and counts what its new requests found in the cache."""
@@ -214,6 +224,12 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         for document, stored in zip(documents, is_stored, strict=True):
             if not stored:
                 self._coming[document.key] = document.request if document in fills else request
+        for fill in fills:
+            self._fills.add(fill.request)
+        for key in first:
+            coming = self._coming.get(key)
+            if coming is not None and coming in self._fills:
+                self._fills.wait(request, coming)
         self.counts.fills += len(fills)
         return fills
 
