@@ -553,6 +553,18 @@ def test_settings_that_are_refused(start, stock_answers, options, message):
         start(**{**LAZYROPE, **options})
 
 
+def test_a_layer_that_differs_from_the_config_is_refused_at_start(start, stock_answers, monkeypatch):
+    make = backend.Attention.__init__
+
+    def make_with_window(layer: backend.Attention, *args: Any, **kwargs: Any) -> None:
+        make(layer, *args, **kwargs)
+        layer.sliding_window = 7
+
+    monkeypatch.setattr(backend.Attention, "__init__", make_with_window)
+    with pytest.raises(SpecError, match="a sliding window = 7; by the model's config, lazyrope expects None"):
+        start(**LAZYROPE)
+
+
 def test_registration_leaves_another_backend(caplog):
     custom = AttentionBackendEnum.CUSTOM
     plugin.register()

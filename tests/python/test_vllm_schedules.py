@@ -17,6 +17,7 @@ from lazyrope import SpecError
 from lazyrope.vllm import backend
 from lazyrope.vllm.chains import HashChains
 from lazyrope.vllm.homes import BlockHomes
+from lazyrope.vllm.markers import DocumentToken
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine import EngineCoreRequest
@@ -164,6 +165,33 @@ def test_remembered_chains_are_those_of_vllm(llm):
     assert len(set(expected)) == len(cases) and {len(chain) for chain in expected} == {4}
     for _ in range(2):
         assert [hashes(remembering, *case) for case in cases] == expected
+
+
+@pytest.fixture
+def mark(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Returns the id of a document token, which no other prompt of the test has."""
+    monkeypatch.setattr(scheduler_of(llm), "document_token", DocumentToken(1023))
+    return 1023
+
+
+@pytest.mark.parametrize("documents", [[], [[1, 2, 3], [4, 5]]])
+@pytest.mark.parametrize("prefix", [[], [7, 8, 9]])
+def test_the_document_token_divides_a_prompt_of_tokens(model, llm, mark, prefix, documents):
+    question = Question([part for part in (prefix, *documents) if part], [6, 6, 6])
+    tokens = [*prefix, *(token for document in documents for token in (mark, *document)), mark, *question.tokens]
+    params = SamplingParams(max_tokens=question.max_tokens, **GREEDY)
+    [result] = llm.generate([{"prompt_token_ids": tokens}], params, use_tqdm=False)
+    [expected] = ask(llm, [question])
+    assert_right(model, question, expected)
+    assert result.outputs[0].token_ids == expected.tokens and not params.extra_args
+    assert result.prompt_token_ids == tokens
+
+
+def test_a_prompt_with_a_document_token_is_checked_before_it_is_divided(llm, mark):
+    """The prompt has no document, but prompt_logprobs would have fewer rows than the prompt has tokens."""
+    params = SamplingParams(max_tokens=2, prompt_logprobs=1, **GREEDY)
+    [result] = llm.generate([{"prompt_token_ids": [mark, 1, 2]}], params, use_tqdm=False)
+    assert result.outputs[0].finish_reason == "error"
 
 
 class Core:

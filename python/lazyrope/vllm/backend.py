@@ -105,9 +105,15 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
     _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
+        """
+        Raises:
+            SpecError: The model is not served, or vLLM's layers are not those of the model's config.
+        """
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._block_size: int = kv_cache_spec.block_size
         self._kernels = _kernels_of(layer_specs(vllm_config), layer_names, device)
+        for name, kernel in self._kernels.items():
+            vllm_config.compilation_config.static_forward_context[name].impl.check(name, kernel.spec)
         scheduler = vllm_config.scheduler_config
         tokens: int = scheduler.max_num_batched_tokens
         requests: int = scheduler.max_num_seqs
@@ -258,7 +264,6 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         self.sliding_window, self.logits_soft_cap = sliding_window, logits_soft_cap or None
         self.kv_cache_dtype = kv_cache_dtype
         self.sinks = sinks  # a parameter that is loaded later
-        self._checked = False
 
     def do_kv_cache_update(self, layer: Any, key: Any, value: Any, kv_cache: Any, slot_mapping: Any) -> None:
         """Stores keys and values as they are, rotated by vLLM's positions."""
@@ -282,17 +287,18 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         if attn_metadata is None:  # vLLM measures the memory of the other layers
             return output.fill_(0)
         kernel, step = attn_metadata.layers[layer.layer_name]
-        self._check(layer.layer_name, kernel.spec)
         k_pool, v_pool = key_and_value_pools(kv_cache)
         is_narrow = kernel.spec.kv_dtype != kernel.spec.dtype
         scales = {"k_scale": layer._k_scale, "v_scale": layer._v_scale} if is_narrow else {}
         kernel(query, k_pool, v_pool, step, out=output, return_lse=False, sinks=self.sinks, **scales)
         return output
 
-    def _check(self, name: str, spec: AttentionSpec) -> None:
-        """Checks once that vLLM's layer is the one that the spec describes."""
-        if self._checked:
-            return
+    def check(self, name: str, spec: AttentionSpec) -> None:
+        """Checks, when the weights are loaded, that vLLM's layer is the one that the spec describes.
+
+        Raises:
+            SpecError: Something of the layer differs.
+        """
         window = spec.window if spec.mask == "sliding_window" else None
         for what, given, known in (
             ("scale", self.scale, spec.scale),
@@ -307,7 +313,6 @@ class Attention(AttentionImpl):  # type: ignore[misc]
             if given != known and not is_near:
                 raise SpecError(f"{name} of vLLM has {what} = {given}; by the model's config, lazyrope expects {known}")
         self.sinks = None if self.sinks is None else self.sinks.float()
-        self._checked = True
 
 
 def _layer_index(name: str) -> int:

@@ -183,6 +183,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
                 logger.warning("session %s: the documents of a later part are ignored", request.request_id)
             return []
         if mark is not None:
+            _check_request(request)
             params = _divide(request, mark)
         check_arguments(params.extra_args, request.num_prompt_tokens)
         layout = layout_of(params.extra_args, self.block_size)
