@@ -10,6 +10,7 @@
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"
+#include "tools/vllm_plugin.h"
 
 namespace lazyrope {
 namespace {
@@ -19,9 +20,10 @@ constexpr const char* kDoctorFooter =
 it looked for NVRTC, the driver and its GPUs, the emulator's C++ compiler, the cache, and the
 environment variables that lazyrope reads. It runs whatever they hold: it shows why a value cannot be
 used, and goes on with the default. It also names the variables LAZYROPE_* that lazyrope does not
-read.
+read. If vLLM is installed in the command's Python environment, the command shows whether
+lazyrope.vllm serves it, and whether vLLM finds the plug-in.
 --json prints an object: version, nvrtc, driver, emulator, cache, environment, unknown_variables,
-archs.
+archs, vllm.
 Exit codes: 0 if there is an NVRTC or a usable cached kernel, 1 if there is neither or if a
 variable's value cannot be used, 2 wrong usage.
 
@@ -39,8 +41,11 @@ bool has_cached_kernel(const OrderedJson& cache) {
 
 int run_doctor(const DoctorOptions& options) {
   Engine engine(config_for_doctor(options.cache));
-  const Diagnosis diagnosis = doctor(engine);
-  print(options.json ? json_text(diagnosis.facts) : diagnosis.text());
+  Diagnosis diagnosis = doctor(engine);
+  const OrderedJson vllm = vllm_facts();
+  const std::string text = diagnosis.text() + vllm_text(vllm);
+  diagnosis.facts["vllm"] = vllm;
+  print(options.json ? json_text(diagnosis.facts) : text);
   const std::vector<std::string> faults = diagnosis.variable_faults();
   for (const std::string& fault : faults) fmt::print(stderr, "lazyrope: {}\n", fault);
   if (!faults.empty()) return 1;

