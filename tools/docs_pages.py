@@ -24,13 +24,15 @@ from tools import breadth_table, decode_table, prefill_table
 from tools.comparison import PEERS, span, thousands
 from tools.rag import tables
 from tools.rag.tables import Table
+from tools.vllm_bench import report
+from tools.vllm_bench.cells import cells
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "python" / "docs"
 TEMPLATES = ROOT / "tools" / "pages"
 RESULTS = ROOT / "tests" / "gpu" / "results"
-NAMES = ("bench", "decode", "sweep", "prefill", "breadth", "rag")
+NAMES = ("bench", "decode", "sweep", "prefill", "breadth", "rag", "vllm")
 
 
 # A number, a range of two, or a number with another one in brackets.
@@ -227,6 +229,17 @@ def _quality_cells(row: dict[str, Any] | None) -> list[str]:
     return [f"{row['kl_mean']:.3f}", *(f"{share:.1%}" for share in shares)]
 
 
+def vllm(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the text of the measured cells of ``python -m tools.vllm_bench``, and how many cells there are."""
+    about = {name: data[name] for name in ("gpu", "driver", "date", "commit", "command")}
+    return {
+        "text": report.text(data["rows"], is_complete=False),
+        "measured": len({row["cell"] for row in data["rows"]}),
+        "cells": len(cells()),
+        "about": about | {"versions": {"vllm": data["vllm"]}},
+    }
+
+
 def kept(name: str) -> dict[str, Any] | None:
     """Returns a result that may not have been measured yet, or None."""
     file = RESULTS / f"{name}.json"
@@ -299,6 +312,7 @@ def values() -> dict[str, Any]:
         "breadth_facts": breadth_table.facts(data["breadth"]["rows"]),
         "rag": rag(data["rag"]),
         "recovery": recovery(kept("quality"), kept("ttft")),
+        "vllm": vllm(data["vllm"]),
     }
 
 

@@ -87,6 +87,9 @@ def start(environment, tmp_path_factory) -> Callable[..., LLM]:
     }
 
     def start(**options: Any) -> LLM:
+        gc.collect()  # vLLM refuses to start if another engine's memory becomes free while it measures its own
+        if HAS_GPU:
+            torch.cuda.empty_cache()
         return LLM(model=folder, skip_tokenizer_init=True, disable_log_stats=False, **{**defaults, **options})
 
     return start

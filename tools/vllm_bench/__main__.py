@@ -38,7 +38,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--join", type=Path, nargs="*", default=[], metavar="FILE", help="files of earlier runs")
     parser.add_argument("--arms", nargs="+", choices=[*ARMS], default=[*ARMS], metavar="ARM")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=[*LOADS], metavar="LOAD")
-    parser.add_argument("--only", metavar="TEXT", help="only the cells whose names have this text")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only the cells whose names have one of these texts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="a seed runs all cells before the next")
     parser.add_argument("--minutes", type=float, default=1e9, help="no cell begins after so many minutes")
     parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU, which checks the program")
@@ -92,7 +92,8 @@ def missing(options: argparse.Namespace, results: Results) -> list[tuple[int, Ce
         (seed, cell)
         for seed in options.seeds
         for cell in cells()
-        if cell.arm in options.arms and cell.load in options.loads and (options.only or "") in cell.name
+        if cell.arm in options.arms and cell.load in options.loads
+        if any(text in cell.name for text in options.only or [""])
         if results.row(cell, seed) is None
     ]
 

@@ -96,10 +96,16 @@ def _closed_loop_limits(found: dict[str, Row]) -> Iterator[Row]:
             yield _limit(f"TTFT p50 of {copies.name}, over documents", ratio, least=1.37)
 
 
-def text(rows: Sequence[Row]) -> str:
-    """Returns the tables and the limits as Markdown."""
+def text(rows: Sequence[Row], *, is_complete: bool = True) -> str:
+    """Returns the tables and the limits as Markdown.
+
+    Args:
+        rows: The measured rows.
+        is_complete: False: without the limits that are not measured.
+    """
     found = medians(rows)
-    parts = [_loads(found), _first_tokens(found), _decodes(found), _limits(limits(rows))]
+    outcomes = [outcome for outcome in limits(rows) if is_complete or outcome["met"] is not None]
+    parts = [_first_tokens(found), _loads(found), _decodes(found), _limits(outcomes)]
     arms = "\n".join(f"- {name}: {what}" for name, what in ARMS.items())
     across = " and ".join(ATTENDS_ACROSS)
     note = (
