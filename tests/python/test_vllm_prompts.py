@@ -6,10 +6,13 @@ import sys
 
 import lazyrope
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from lazyrope import SpecError
+from lazyrope.recovery import LEVELS
 from lazyrope.vllm import prompt
 from lazyrope.vllm.layout import PromptLayout
-from lazyrope.vllm.prompts import MAX_DOCUMENTS, check_arguments, layout_of
+from lazyrope.vllm.prompts import KEYS, MAX_DOCUMENTS, check_arguments, layout_of
 
 
 class Letters:
@@ -114,6 +117,24 @@ def test_mistakes_in_a_prompt(given, message):
 def test_mistakes_in_the_arguments_of_a_request(extra_args, message):
     with pytest.raises(SpecError, match=message):
         check_arguments(extra_args, 10)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from([1, *LEVELS]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(KEYS), ANYTHING))
+def test_any_arguments_are_understood_or_refused(extra_args):
+    """Another exception than SpecError would end the engine, not the request."""
+    try:
+        check_arguments(extra_args, 10)
+    except SpecError:
+        return
+    layout = layout_of(extra_args, 16)
+    assert layout.padded(list(range(10)))[layout.question :] == list(range(sum(layout.lengths), 10))
 
 
 def test_the_package_imports_no_vllm():

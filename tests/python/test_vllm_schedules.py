@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("vllm", reason="make test-vllm")
@@ -18,6 +19,7 @@ from lazyrope.vllm import backend
 from lazyrope.vllm.chains import HashChains
 from lazyrope.vllm.homes import BlockHomes
 from lazyrope.vllm.markers import DocumentToken
+from lazyrope.vllm.plan import Plan, plan
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine import EngineCoreRequest
@@ -192,6 +194,30 @@ def test_a_prompt_with_a_document_token_is_checked_before_it_is_divided(llm, mar
     params = SamplingParams(max_tokens=2, prompt_logprobs=1, **GREEDY)
     [result] = llm.generate([{"prompt_token_ids": [mark, 1, 2]}], params, use_tqdm=False)
     assert result.outputs[0].finish_reason == "error"
+
+
+def test_a_request_takes_no_more_segments_than_a_graph_has_room_for(model, llm, monkeypatch):
+    """A growing document has blocks of many requests. Of 8 blocks, the last question takes 4 and computes 4."""
+    clear_cache(llm)
+    rng = random.Random(8)
+    text = random_tokens(rng, 8 * 16)
+    for blocks in range(1, 9):
+        ask(llm, [Question([random_tokens(rng, 16) for _ in range(9 - blocks)] + [text[: blocks * 16]], [1])])
+    segments: list[int] = []
+
+    def count_segments(*given: Any) -> Plan:
+        made = plan(*given)
+        segments.append(int(np.diff(made.indptr).max(initial=0)))
+        return made
+
+    monkeypatch.setattr(backend, "plan", count_segments)
+    question = Question([text], [2, 3])
+    for limit, cached, most in ((100, 8 * 16, 9), (5, 4 * 16, 5)):  # the question is one segment
+        monkeypatch.setattr(scheduler_of(llm), "most_segments", limit)
+        segments.clear()
+        [answer] = ask(llm, [question])
+        assert_right(model, question, answer)
+        assert answer.cached == cached and max(segments) == most
 
 
 class Core:

@@ -29,21 +29,17 @@ from .. import eager
 from .._arguments import Segments, StepCapacity
 from .._core import AttentionSpec, head_dims
 from ..errors import SpecError
+from .fragments import SEGMENTS_PER_REQUEST
 from .ledger import Ledger
 from .limits import layer_specs
 from .plan import Plan, Rows, plan, plan_again
 from .pool import key_and_value_pools, store
-from .prompts import MAX_DOCUMENTS
 from .releases import current_release
 
 PASSES = 0  # the key of a step for passes of any kind
 CASCADE = -1  # the key of the step for decode passes in which requests share what several of them read
 # With fewer requests, a cascade reads little less and costs two launches (tests/gpu/experiments/2026-11-30-cascade.md).
 LEAST_SHARING = 8
-# The segments of a request in a captured graph, on the average of its batch. A document is an overlay and the rest of
-# it. Documents that begin alike share their first blocks, so that the rest of each is two segments. A single request
-# fits whatever its segments are.
-SEGMENTS_PER_REQUEST = 3 * MAX_DOCUMENTS + 56
 
 
 @functools.cache

@@ -94,6 +94,23 @@ class BlockHomes:
         """
         self._homes[self._checked(blocks)] = homes
 
+    def unset(self, blocks: Any) -> None:
+        """Makes the homes of blocks NEVER_WRITTEN, because a request will write them.
+
+        Raises:
+            SpecError: A block is not in the cache.
+        """
+        self._homes[self._checked(blocks)] = NEVER_WRITTEN
+
+    def peek(self, blocks: Any) -> Homes:
+        """Returns the homes of blocks, int32 [blocks], which may be NEVER_WRITTEN.
+
+        Raises:
+            SpecError: A block is not in the cache.
+        """
+        homes: Homes = self._homes[self._checked(blocks)]
+        return homes
+
     def read(self, blocks: Any) -> Homes:
         """Returns the homes of blocks, int32 [blocks].
 

@@ -28,6 +28,7 @@ from ..errors import SpecError
 from . import metrics
 from .chains import HashChains, Hasher
 from .fills import Fills
+from .fragments import SEGMENTS_PER_REQUEST, num_blocks_to_take
 from .homes import BlockHomes
 from .layout import PromptLayout
 from .limits import check_config, check_pool
@@ -78,7 +79,9 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
 
     Attributes:
         counts: Its counts of requests and documents.
-        homes: The positions at which the blocks of the cache were written, for the counts. Workers have their own.
+        homes: The positions at which the blocks of the cache were written, for the counts and for the limit of
+            segments. Workers have their own.
+        most_segments: The most segments that a request may see.
         document_token: The token that divides the documents of a prompt, or None.
     """
 
@@ -93,6 +96,11 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         self.document_token = read_document_token(vllm_config)
         self.counts = Counts()
         self.homes = BlockHomes(kv_cache_config.num_blocks, self.block_size)
+        self.most_segments = SEGMENTS_PER_REQUEST
+        self._find_stock = self.kv_cache_manager.get_computed_blocks
+        self.kv_cache_manager.get_computed_blocks = self._find
+        pool = self.kv_cache_manager.block_pool
+        self._new_blocks_stock, pool.get_new_blocks = pool.get_new_blocks, self._new_blocks
         self._reported = self.counts.metrics()
         self._chains = HashChains(CHAINS_PER_POOL * kv_cache_config.num_blocks)
         self._fills = Fills()
@@ -131,6 +139,26 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
             self._record_new(new)
         return output
 
+    def _find(self, request: Any) -> tuple[Any, int, int]:
+        """Finds the stored blocks of a request, as vLLM does, and leaves some if they would be too many segments."""
+        found, computed, boundary = self._find_stock(request)
+        if not computed:
+            return found, computed, boundary
+        [blocks] = found.blocks
+        layout = layout_of(request.sampling_params and request.sampling_params.extra_args, self.block_size)
+        homes = self.homes.peek([block.block_id for block in blocks])
+        taken = num_blocks_to_take(layout, homes, self.most_segments)
+        if taken == len(blocks):
+            return found, computed, boundary
+        fewer = self.kv_cache_manager.create_kv_cache_blocks((list(blocks[:taken]),))
+        return fewer, taken * self.block_size, boundary
+
+    def _new_blocks(self, count: int) -> Any:
+        """Allocates blocks, whose homes are not known before the end of the pass's decisions."""
+        blocks = self._new_blocks_stock(count)
+        self.homes.unset([block.block_id for block in blocks])
+        return blocks
+
     def _record_running(self, cached: Any) -> None:
         """Records the homes of the blocks that requests write which have run before."""
         tables = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
@@ -158,7 +186,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         found = computed // self.block_size
         if self.requests[new.req_id] in self._with_documents:
             self.counts.tokens_not_recomputed += computed
-            self.counts.shifted_blocks += int(np.count_nonzero(self.homes.read(table[:found]) != own[:found]))
+            self.counts.shifted_blocks += int(np.count_nonzero(self.homes.peek(table[:found]) != own[:found]))
         self.homes.write_blocks(table[found:], own[found:])
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:

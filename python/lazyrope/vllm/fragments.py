@@ -1,0 +1,48 @@
+"""Limits the segments of a request, because the steps of captured graphs have room for a fixed number.
+
+A document whose blocks several requests have written, such as one that grows from request to request, is a segment for
+each home. A request that would see too many segments takes fewer of the blocks that it finds in the cache, and computes
+the rest itself. What it has computed itself is one segment for each document.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .homes import NEVER_WRITTEN, Homes
+from .layout import PromptLayout
+from .plan import RequestView
+from .prompts import MAX_DOCUMENTS
+
+# A document is an overlay and the rest of it. Documents that begin alike share their first blocks, so that the rest of
+# each is two segments.
+SEGMENTS_PER_REQUEST = 3 * MAX_DOCUMENTS + 56
+
+
+def num_blocks_to_take(layout: PromptLayout, homes: Homes, limit: int) -> int:
+    """Returns how many of the blocks that a request has found it takes.
+
+    Args:
+        layout: The documents of the request.
+        homes: The homes of the found blocks, int32 [blocks]. NEVER_WRITTEN: the pass in which they are found writes
+            them. They count as written by one request.
+        limit: The most segments that the request may see, at least two for each document and one more.
+    """
+    known = _without_unknown(homes, layout.block_size)
+    breaks = int(np.count_nonzero(np.diff(known) != layout.block_size))
+    if breaks + 3 * len(layout.lengths) + 2 <= limit:  # most requests need not be counted
+        return len(homes)
+    taken = len(homes)
+    while taken and len(RequestView(layout, known[:taken]).seen_by_question[0]) > limit:
+        taken //= 2
+    return taken
+
+
+def _without_unknown(homes: Homes, block_size: int) -> Homes:
+    """Returns the homes, those of unknown blocks in a row with that of the last known block before them."""
+    index: Any = np.arange(len(homes), dtype=np.int32)
+    last = np.maximum.accumulate(np.where(homes == NEVER_WRITTEN, -1, index)) if len(homes) else index
+    before = np.where(last < 0, 0, homes[np.maximum(last, 0)] + (index - last) * block_size)
+    return np.where(last < 0, index * block_size, before).astype(np.int32)
