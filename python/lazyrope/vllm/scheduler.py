@@ -29,7 +29,7 @@ from . import metrics
 from .chains import HashChains, Hasher
 from .fills import Fills
 from .fragments import SEGMENTS_PER_REQUEST, num_blocks_to_take
-from .homes import BlockHomes
+from .homes import NEVER_WRITTEN, BlockHomes
 from .layout import PromptLayout
 from .limits import check_config, check_pool
 from .markers import DocumentToken, read_document_token
@@ -97,6 +97,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         self.counts = Counts()
         self.homes = BlockHomes(kv_cache_config.num_blocks, self.block_size)
         self.most_segments = SEGMENTS_PER_REQUEST
+        self._being_allocated: list[int] = []  # the blocks that this pass has allocated
         self._find_stock = self.kv_cache_manager.get_computed_blocks
         self.kv_cache_manager.get_computed_blocks = self._find
         pool = self.kv_cache_manager.block_pool
@@ -132,6 +133,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Decides about a pass, as vLLM does, and counts what its new requests found in the cache."""
+        self._being_allocated = []
         output = super().schedule(*args, **kwargs)
         # A new request may find blocks that a running one writes in this same pass, or a new one before it.
         self._record_running(output.scheduled_cached_reqs)
@@ -146,6 +148,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
             return found, computed, boundary
         [blocks] = found.blocks
         layout = layout_of(request.sampling_params and request.sampling_params.extra_args, self.block_size)
+        self.homes.unset(self._being_allocated)
         homes = self.homes.peek([block.block_id for block in blocks])
         taken = num_blocks_to_take(layout, homes, self.most_segments)
         if taken == len(blocks):
@@ -154,9 +157,9 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         return fewer, taken * self.block_size, boundary
 
     def _new_blocks(self, count: int) -> Any:
-        """Allocates blocks, whose homes are not known before the end of the pass's decisions."""
+        """Allocates blocks. Their homes are recorded when all decisions about the pass are made."""
         blocks = self._new_blocks_stock(count)
-        self.homes.unset([block.block_id for block in blocks])
+        self._being_allocated += [block.block_id for block in blocks]
         return blocks
 
     def _record_running(self, cached: Any) -> None:
@@ -186,7 +189,8 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         found = computed // self.block_size
         if self.requests[new.req_id] in self._with_documents:
             self.counts.tokens_not_recomputed += computed
-            self.counts.shifted_blocks += int(np.count_nonzero(self.homes.peek(table[:found]) != own[:found]))
+            homes = self.homes.peek(table[:found])
+            self.counts.shifted_blocks += int(np.count_nonzero((homes != own[:found]) & (homes != NEVER_WRITTEN)))
         self.homes.write_blocks(table[found:], own[found:])
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
