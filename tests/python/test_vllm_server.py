@@ -222,6 +222,25 @@ def test_a_chat_names_documents_by_the_document_token(address, documents):
     assert counts["documents"] == 3 * len([prefix, *texts]) + 1 == counts["document_hits"]
 
 
+def test_a_chat_may_have_a_level_of_recovery(address):
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    prefix, texts, question = parts_of_chat(MANUAL, LICENCE)
+    level = {"lazyrope_recovery": "first_page", "lazyrope_overlay_tokens": 8}
+    answer = chat(client, divided(MANUAL, LICENCE) + QUESTION, extra_body={"vllm_xargs": level})
+    expected = complete(client, texts, question, prefix=prefix, recovery="first_page", overlay_tokens=8)
+    assert list(answer.choices[0].token_ids) == expected
+    assert expected != complete(client, [prefix, *texts], question), "the level changes nothing"
+
+
+def test_the_text_of_a_completion_has_document_tokens(address):
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    encode = tokenizer_of_bytes().encode
+    more = {"return_token_ids": True, "ignore_eos": True}
+    text = divided(MANUAL, LICENCE) + QUESTION
+    answer = client.completions.create(model="tiny", prompt=text, max_tokens=4, temperature=0, extra_body=more)
+    assert list(answer.choices[0].token_ids) == complete(client, [encode(MANUAL), encode(LICENCE)], encode(QUESTION))
+
+
 def test_a_chat_without_document_tokens_is_an_ordinary_prompt(address):
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
     before = read_metrics(address)
