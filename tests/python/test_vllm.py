@@ -549,6 +549,7 @@ def test_cuda_graphs(model, start, stock_answers, passes):
     [
         ({"attention_backend": None}, "the attention backend is None; start vLLM with --attention-backend CUSTOM"),
         ({"block_size": 40}, "--block-size 40 is not a multiple of 16"),
+        ({"additional_config": {"lazyrope": {"document_token": 1024}}}, "it must be a token id from 0 to 1023"),
     ],
 )
 def test_settings_that_are_refused(start, stock_answers, options, message):

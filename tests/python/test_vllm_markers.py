@@ -61,11 +61,11 @@ def test_documents_are_counted_or_divided_not_both(key):
 class Letters:
     """A tokenizer of letters with special tokens, of which it finds `<reserved>` inside a text."""
 
-    bos_token_id, eos_token_id, pad_token_id = 256, 257, None
+    bos_token_id, eos_token_id, pad_token_id, unk_token_id = 256, 257, None, 261
     chat_template = "{% for m in messages %}<message>{{ m.content }}{% endfor %}"
 
     def get_added_vocab(self) -> dict[str, int]:
-        return {"<bos>": 256, "<eos>": 257, "<message>": 258, "<reserved>": 259, "<hidden>": 260}
+        return {"<bos>": 256, "<eos>": 257, "<message>": 258, "<reserved>": 259, "<hidden>": 260, "<unk>": 261}
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         assert not add_special_tokens
@@ -84,6 +84,7 @@ def test_the_document_token_of_a_tokenizer():
         (259, "which is no special token of the tokenizer"),
         (["<reserved>"], "which is no special token of the tokenizer"),
         ("<eos>", "which the model's prompts use already"),
+        ("<unk>", "which the model's prompts use already"),
         ("<message>", "which the model's prompts use already"),
         ("<hidden>", "which the tokenizer does not find inside a text"),
     ],

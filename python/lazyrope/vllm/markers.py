@@ -119,7 +119,7 @@ def document_token(tokenizer: Any, text: Any) -> DocumentToken:
             else.
     """
     added = tokenizer.get_added_vocab()
-    used = [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id]
+    used = [getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "unk")]
     template = str(getattr(tokenizer, "chat_template", None) or "")
     free = sorted(name for name, number in added.items() if number not in used and name not in template)
     if text in free:
