@@ -296,9 +296,13 @@ def test_the_histories_have_shifts_hits_and_preemptions():
     lengths=st.lists(st.integers(1, 20), max_size=4),
     homes=st.lists(st.sampled_from([NEVER_WRITTEN, 0, 4, 8, 12, 40]), max_size=30),
     more=st.integers(0, 20),
+    overlay_tokens=st.integers(0, 6),
+    has_prefix=st.booleans(),
 )
-def test_a_request_takes_as_many_blocks_as_its_segments_allow(lengths, homes, more):
-    layout, found = PromptLayout(tuple(lengths), SIZE), np.array(homes, np.int32)
+def test_a_request_takes_as_many_blocks_as_its_segments_allow(lengths, homes, more, overlay_tokens, has_prefix):
+    has_prefix = has_prefix and bool(lengths)
+    layout = PromptLayout(tuple(lengths), SIZE, has_prefix=has_prefix, overlay_tokens=overlay_tokens)
+    found = np.array(homes, np.int32)
     limit = 2 * len(lengths) + 1 + more
     taken = num_blocks_to_take(layout, found, limit)
     # Unknown blocks count as written by the request that wrote the block before them.

@@ -31,8 +31,9 @@ def num_blocks_to_take(layout: PromptLayout, homes: Homes, limit: int) -> int:
         limit: The most segments that the request may see, at least two for each document and one more.
     """
     known = _without_unknown(homes, layout.block_size)
+    # Segments begin where homes break, where a document or an overlay begins, and at the question and its own tokens.
     breaks = int(np.count_nonzero(np.diff(known) != layout.block_size))
-    if breaks + 3 * len(layout.lengths) + 2 <= limit:  # most requests need not be counted
+    if 3 + breaks + 2 * len(layout.lengths) <= limit:  # most requests need not be counted
         return len(homes)
     taken = len(homes)
     while taken and len(RequestView(layout, known[:taken]).seen_by_question[0]) > limit:
