@@ -22,7 +22,7 @@ part() {  # part NAME COMMAND...
 part mutants "$python" -m tests.mutation
 part tsan env -u PYTHON make --no-print-directory tsan BUILD="$build"
 part cpp env LAZYROPE_SOAK=1 ctest --test-dir "$build" --output-on-failure -j"$(nproc)" \
-  -R 'Autotune|CacheDamage|Compiles|ConfigFuzz|Overlap|SharedCode'
+  -R 'Autotune|CacheDamage|Compiles|ConfigFuzz|Overlap|Planner|SharedCode'
 # The part "mutants" has run that test.
 part python "$python" -m pytest --soak --requests 10000 --numprocesses="$(nproc)" --dist=loadfile \
   --deselect tests/python/test_mutation.py::test_every_mutant_is_caught

@@ -18,7 +18,7 @@
 
 namespace lazyrope {
 
-// Plans steps with the emulated kernel, which also searches for races.
+// Plans steps with the emulated kernel.
 class EmulatedPlanner {
  public:
   struct Layout {
@@ -28,6 +28,7 @@ class EmulatedPlanner {
     int sm_count;
     int page_size = 16;
     bool has_queue = false;
+    bool finds_races = true;  // the emulator searches for races, which takes most of the time
   };
 
   EmulatedPlanner(const KernelSpec& spec, const Arch& arch, const KernelConfig& config) {
@@ -48,8 +49,10 @@ class EmulatedPlanner {
       has_measurements = true;
     }
     const StepTensors tensors = arrays.tensors();
+    emulator_options().races = layout.finds_races;
     launch(tensors);
     if (has_measurements) launch(tensors);  // the kernel must have reset the counter
+    emulator_options().races = false;
   }
 
   const PlanParams& params() const { return params_; }
@@ -91,7 +94,6 @@ class EmulatedPlanner {
   }
 
   void launch(const StepTensors& tensors) const {
-    emulator_options().races = true;
     kernel_->on(*emulator_device())
         .launch(static_cast<int>(phases().size()) * params_.num_planners, &params_, nullptr, [&] {
           AccessedMemory accessed;
@@ -99,7 +101,6 @@ class EmulatedPlanner {
           accessed.reads("pages", tensors.pages).writes("the step", memory_->view());
           return accessed.ranges();
         });
-    emulator_options().races = false;
   }
 
   std::shared_ptr<const Kernel> kernel_;

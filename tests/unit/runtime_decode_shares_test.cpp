@@ -47,7 +47,8 @@ auto count_ctas_with_work(const Json& row) {
                                      .segments = static_cast<int>(arrays.base.size()),
                                      .query_tokens = requests,
                                      .tokens_per_request = 1},
-                        .sm_count = kSms});
+                        .sm_count = kSms,
+                        .finds_races = false});
   const WorkView& work = planner.phases().front().work;
   return std::count_if(work.work_tiles, work.work_tiles + work.num_ctas,
                        [](const WorkTile& work_tile) { return work_tile.extent.num_rows > 0; });
