@@ -48,7 +48,7 @@ test-python:
 
 # CI runs the first two of these files: each start of a server, and of another engine, takes long.
 VLLM_TESTS ?= $(addprefix tests/python/test_vllm,.py _recovery.py _schedules.py _server.py)
-test-vllm: build $(VENV)-vllm/.vllm  ## documents inside a real vLLM on the CPU, in an environment of its own (3.1 GB)
+test-vllm: build $(VENV)-vllm/.vllm  ## documents inside a real vLLM on the CPU, in an environment of its own (1.2 GB)
 	PYTHONPATH=$(BUILD)/package $(VENV)-vllm/bin/python -m pytest $(VLLM_TESTS)
 
 # It needs a GPU, and vLLM in the environment of PYTHON_VLLM. A run completes the file: it skips the cells that it has.
@@ -143,8 +143,7 @@ $(VENV)/.%: tools/requirements/%.txt tools/set_up.sh
 	@PYTHON=$(PYTHON) tools/set_up.sh $(VENV) $*
 	@touch $@
 
-# vLLM depends on packages whose builds for CUDA do not load beside PyTorch for the CPU. The tests use none of them.
-$(VENV)-vllm/.vllm: $(VENV)/.build tools/requirements/vllm.txt tools/set_up.sh
-	@PYTHON=$(PYTHON) tools/set_up.sh $(VENV)-vllm vllm
-	@$(VENV)-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+$(VENV)-vllm/.vllm: $(VENV)/.rag tools/requirements/vllm.txt tools/set_up_vllm.py
+	@echo "set-up: vLLM in $(VENV)-vllm"
+	@$(python) tools/set_up_vllm.py $(VENV)-vllm
 	@touch $@

@@ -2,7 +2,7 @@
 # Installs the dependencies of lazyrope: missing Debian packages (with sudo, if not root), and Python packages in a
 # virtual environment inside the tree. It changes nothing else on the machine.
 #
-#   tools/set_up.sh VENV build|demo|test|lint|rag|docs|vllm
+#   tools/set_up.sh VENV build|demo|test|lint|rag|docs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1 purpose=$2
