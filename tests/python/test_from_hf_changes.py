@@ -22,7 +22,7 @@ import transformers
 
 from tests.support import hf_changes, hf_oracle, reference
 
-CHUNKS = 800  # a chunk has about 2800 pairs of changes and takes several seconds
+CHUNKS = 3200  # a chunk has about 700 pairs of changes and takes seconds
 REFUSED, EQUAL, UNUSABLE = "refused", "equal", "not usable in transformers"
 
 

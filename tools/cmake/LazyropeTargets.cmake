@@ -6,9 +6,11 @@ if(LAZYROPE_WERROR)
   target_compile_options(lazyrope_settings INTERFACE -Werror)
 endif()
 if(LAZYROPE_SANITIZE)
-  # AddressSanitizer also finds null pointers that are used. The check of vptr finds little and takes long to compile.
-  target_compile_options(lazyrope_settings INTERFACE -fsanitize=${LAZYROPE_SANITIZE} -fno-sanitize=null,vptr
-                                                     -fno-sanitize-recover=all)
+  # AddressSanitizer also finds null pointers, and pointers outside of objects, that are used. The check of vptr finds
+  # little. These checks take long to compile.
+  target_compile_options(
+    lazyrope_settings INTERFACE -fsanitize=${LAZYROPE_SANITIZE} -fno-sanitize=null,object-size,pointer-overflow,vptr
+                                -fno-sanitize-recover=all)
   target_link_options(lazyrope_settings INTERFACE -fsanitize=${LAZYROPE_SANITIZE})
 endif()
 
