@@ -59,7 +59,7 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_random_steps_with_scratch_agree_with_fp64(name, pytestconfig):
     """The scratch suffices exactly. Slots that no request sees are NaN, in the pool and in the scratch's tails."""
-    for seed in (3, 4, 5) if HAS_GPU or pytestconfig.getoption("soak") else (3, 4):
+    for seed in (3, 4, 5) if HAS_GPU or pytestconfig.getoption("soak") else (3,):
         case = random_case(SETTINGS[name], seed, "cuda" if HAS_GPU else "cpu")
         kernel = build(case.spec)
         assert set(kernel.kernels) >= ROTATION
