@@ -16,6 +16,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,25 @@ def tokenizer_of_bytes() -> transformers.PreTrainedTokenizerFast:
     return result
 
 
+@dataclass(frozen=True)
+class Serving:
+    """A running server.
+
+    Attributes:
+        address: Its address.
+        model: The folder of its model.
+        command: The command of vLLM.
+        environment: The variables with which the command finds lazyrope.
+    """
+
+    address: str
+    model: Path
+    command: list[str]
+    environment: dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def address(tmp_path_factory) -> Iterator[str]:
+def serving(tmp_path_factory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("server")
     model = folder / "model"
     tiny_llama(dtype=DTYPE, vocab_size=VOCABULARY).save_pretrained(model)
@@ -97,20 +115,36 @@ def address(tmp_path_factory) -> Iterator[str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
     }
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), *START]
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main"]
     log = folder / "log"
     with log.open("w") as output:
         server = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port), "--dtype", str(DTYPE).removeprefix("torch.")],
+            [
+                *command,
+                "serve",
+                str(model),
+                *START,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+                "--dtype",
+                str(DTYPE).removeprefix("torch."),
+            ],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
         )
         try:
-            yield wait_for(server, f"http://127.0.0.1:{port}", log)
+            yield Serving(wait_for(server, f"http://127.0.0.1:{port}", log), model, command, environment)
         finally:
             server.terminate()
             server.wait(60)
+
+
+@pytest.fixture(scope="module")
+def address(serving: Serving) -> str:
+    return serving.address
 
 
 def wait_for(server: subprocess.Popen[bytes], address: str, log: Path) -> str:
@@ -259,3 +293,27 @@ def test_mistakes_with_the_document_token_end_one_request(address, content, extr
     with pytest.raises(openai.APIStatusError):
         chat(client, content, extra_body={"vllm_xargs": extra_args})
     assert len(chat(client, divided(MANUAL) + QUESTION).choices[0].token_ids) == 4
+
+
+def test_the_benchmark_of_vllm_sends_documents(serving, tmp_path):
+    """Its prompts are texts, so the document token divides them."""
+    pytest.importorskip("pandas", reason="a dataset of the benchmark needs it: pip install 'vllm[bench]'")
+    rng = random.Random(3)
+    prompts = [divided(*rng.sample([MANUAL, LICENCE, SYSTEM], 2)) + QUESTION for _ in range(6)]
+    dataset, result = tmp_path / "prompts.jsonl", tmp_path / "result.json"
+    dataset.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    before = read_metrics(serving.address)
+    options = {
+        "--backend": "openai", "--endpoint": "/v1/completions", "--base-url": serving.address, "--model": "tiny",
+        "--tokenizer": serving.model, "--dataset-name": "custom", "--dataset-path": dataset, "--num-prompts": 6,
+        "--custom-output-len": 4, "--num-warmups": 0, "--result-filename": result,
+    }  # fmt: skip
+    flags = ["--skip-chat-template", "--ignore-eos", "--save-result", "--disable-tqdm"]
+    arguments = [str(each) for pair in options.items() for each in pair] + flags
+    subprocess.run([*serving.command, "bench", "serve", *arguments], env=serving.environment, check=True, timeout=300)
+    figures = json.loads(result.read_text())
+    assert figures["completed"] == 6 and figures["total_output_tokens"] == 24
+    client = openai.OpenAI(base_url=f"{serving.address}/v1", api_key="none", max_retries=0)
+    assert len(complete(client, [[5] * BLOCK], [4])) == 4  # the statistics come with the pass after the answer
+    counts = counted_since(before, serving.address)
+    assert counts["documents"] >= 2 * 6 + 1 and counts["refused_requests"] == 0
