@@ -95,7 +95,7 @@ class Arm:
         self._scheduler, self._pool = core.scheduler, core.scheduler.kv_cache_manager.block_pool
         self._held: list[Any] = []
         self._recovery = LEVELS.get(name)
-        self.host_seconds: defaultdict[str, float] = defaultdict(float)
+        self._host_seconds: defaultdict[str, list[float]] = defaultdict(list)  # of each call
         for part, names in TIMED.items():
             for each in names:
                 self._time(getattr(core, part), each)
@@ -109,9 +109,17 @@ class Arm:
             try:
                 return method(*args, **kwargs)
             finally:
-                self.host_seconds[name] += time.perf_counter() - begin
+                self._host_seconds[name].append(time.perf_counter() - begin)
 
         setattr(owner, name, timed)
+
+    @property
+    def host_ms(self) -> dict[str, float]:
+        """The mean milliseconds of the calls of each part of the engine since clear_host_times()."""
+        return {name: 1e3 * sum(calls) / len(calls) for name, calls in self._host_seconds.items()}
+
+    def clear_host_times(self) -> None:
+        self._host_seconds.clear()
 
     def add(self, name: str, prompt: Prompt, answer: int) -> None:
         from vllm import SamplingParams
@@ -169,7 +177,7 @@ class Arm:
             raise ValueError(f"a budget of {gib} GiB is given; the pool has {self.setup.pool_gib} GiB")
         self._held = self._pool.get_new_blocks(beyond)
         self.limit_requests(self.setup.max_requests)
-        self.host_seconds.clear()
+        self.clear_host_times()
 
 
 def _longest_prompt(setup: Setup) -> int:

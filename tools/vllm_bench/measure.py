@@ -68,7 +68,11 @@ def _serve(arm: Arm, cell: Cell, seed: int, limit: int, serve: Callable[[Client]
     client = Client(arm, arm.corpus.prompts(seed, cell.zipf), cell.answer, time.perf_counter)
     copied = arm.copied_blocks
     window = serve(client)
-    figures = window.figures() | {"max_requests": limit, "copied_blocks": arm.copied_blocks - copied}
+    figures = window.figures() | {
+        "max_requests": limit,
+        "copied_blocks": arm.copied_blocks - copied,
+        "host_ms": arm.host_ms,
+    }
     arm.clear(client.open, cell.budget_gib)
     return figures
 
@@ -135,15 +139,15 @@ def _decode(arm: Arm, cell: Cell, seed: int) -> Row:
     started = Window()
     while len(started.waits) < cell.clients:
         client.step(started)
-    arm.host_seconds.clear()
+    arm.clear_host_times()
     window, begin = Window(), time.perf_counter()
     while not client.step(window):
         pass
     window.seconds = time.perf_counter() - begin
-    host = {name: 1e3 * seconds / window.steps for name, seconds in arm.host_seconds.items()}
+    host_ms = arm.host_ms
     arm.clear(client.open, arm.setup.pool_gib)
     figures = window.figures()
     return {name: figures[name] for name in ("tokens_per_s", "step_ms", "seconds", "live")} | {
         "steps": window.steps,
-        "host_ms": host,
+        "host_ms": host_ms,
     }
