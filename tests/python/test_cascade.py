@@ -90,10 +90,12 @@ def test_many_segments_are_sorted(build, device, requests):
     check_case(fixture.case(fixture.queries(requests), asked), kernel)
 
 
-def test_one_step_is_updated_as_its_sharing_changes(build, device):
+@pytest.mark.parametrize("room", [60, 5000])
+def test_one_step_is_updated_as_its_sharing_changes(build, device, room):
+    """With room for more than 2048 segments, the step's table is in shared memory or in global memory."""
     setting = SETTINGS["decode"]
     kernel = compile_sharing(build, setting)
-    capacity = lazyrope.StepCapacity(8, 60, 200)
+    capacity = lazyrope.StepCapacity(8, room, 200)
     step = shared_case(setting, 0, device).plan(kernel, capacity=capacity)
     for seed in (1, 2, 3, 2, 4):
         case = shared_case(setting, seed, device)
@@ -112,6 +114,14 @@ def test_sharing_changes_how_results_are_rounded_and_nothing_else(build, device)
     little, shared = (kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))[0] for kernel in kernels)
     assert torch.equal(little, expected)
     assert not torch.equal(shared, expected)
+
+
+def test_a_token_s_value_may_follow_its_key_in_memory(build, device):
+    """vLLM's pool has both in one tensor."""
+    kernel = compile_sharing(build, SETTINGS["decode"])
+    case = shared_case(SETTINGS["decode"], 1, device)
+    k_pool, v_pool = torch.cat([case.k_pool, case.v_pool], dim=-1).chunk(2, dim=-1)
+    check_case(replace(case, k_pool=k_pool, v_pool=v_pool), kernel)
 
 
 def test_a_step_with_room_for_one_segment_shares_nothing(build, device):
