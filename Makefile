@@ -5,8 +5,8 @@ VENV := .venv
 BUILD := build
 # CI treats warnings as errors: make WERROR=ON ...
 WERROR ?= OFF
-# Several sources of the library are compiled at a time, which takes half the time. With `make UNITY=OFF ...` a change
-# of one source compiles that source alone.
+# Several sources of the library, and of its tests, are compiled at a time, which takes half the time. With
+# `make UNITY=OFF ...` a change of one source compiles that source alone.
 UNITY ?= ON
 # CI runs the unit tests that run no kernel in `make sanitize` alone: make HOST_TESTS=OFF test
 HOST_TESTS ?= ON
