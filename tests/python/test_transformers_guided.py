@@ -267,7 +267,10 @@ def test_nothing_is_chosen_without_a_second_document(model, documents, monkeypat
     spy = Spy(engine, monkeypatch)
     given = engine.score(PROMPT, documents)
     assert spy.passes == [[PREFIX, *documents, PROMPT]] and given.recomputed == [[]] * len(documents)
-    assert torch.equal(given.prompt, engine.score(PROMPT, documents, recovery="prefix").prompt) or HAS_GPU
+    expected = engine.score(PROMPT, documents, recovery="prefix").prompt.float()
+    # The documents are stored now, so passes have fewer rows, and products may round differently.
+    tolerance = 1e-4 if given.prompt.dtype == torch.float32 else 2e-2
+    assert (given.prompt.float() - expected).norm() < tolerance * expected.norm()
 
 
 @needs_float32
