@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tools import vllm_plots
 from tools.vllm_bench import __main__ as command
 from tools.vllm_bench import report
 from tools.vllm_bench.cells import Cell, cells
@@ -165,6 +166,19 @@ def test_runs_complete_one_file(tmp_path, capsys):
     assert command.main(["--json", str(second), "--table"]) == 0
     table = capsys.readouterr().out
     assert "| closed, 32 clients, 16 tokens | 2.1 | 8 | documents | 4 | 25 |" in table and "NOT MET" not in table
+
+
+def test_the_plot_has_a_panel_for_each_popularity_and_the_arms_that_are_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "vllm.json"
+    measured = rows(stock=1.0, documents=4.0, copies=2.0, kernel=1.0, first_page=3.0)
+    file.write_text(json.dumps({"rows": [row for row in measured if row["arm"] != "copies"]}))
+    vllm_plots.main([str(file), str(tmp_path)])
+    text = (tmp_path / "vllm-over-budget.svg").read_text()
+    assert all(text.count(f"<!-- Zipf {zipf} -->") == 2 for zipf in ("0", "1.1", "2.1"))
+    for arm, (label, *_) in vllm_plots.LINES.items():
+        assert (f"<!-- {label} -->" in text) is (arm != "copies")
+    assert "<!-- requests/s -->" in text and "<!-- TTFT p50, ms -->" in text
 
 
 def test_figures_of_several_seeds_are_medians():
