@@ -48,8 +48,17 @@ def llm(start: Callable[..., LLM]) -> Iterator[LLM]:
     yield from engine_of(start, block_size=16, max_model_len=2560)
 
 
-def run_session(llm: LLM, parts: list[list[int]], extra_args: list[dict[str, Any] | None]) -> list[list[int]]:
-    """Runs a session whose prompt comes in parts, and returns the answer to each."""
+def run_session(
+    llm: LLM, parts: list[list[int]], extra_args: list[dict[str, Any] | None], *, is_preempted: bool = False
+) -> list[list[int]]:
+    """Runs a session whose prompt comes in parts, and returns the answer to each.
+
+    Args:
+        llm: The engine.
+        parts: The tokens of each part.
+        extra_args: Those of the sampling parameters of each part.
+        is_preempted: If True, the session is preempted after the first token of each answer.
+    """
     core = llm.llm_engine.engine_core.engine_core
     answers = []
     for part, extra in zip(parts, extra_args, strict=True):
@@ -66,17 +75,21 @@ def run_session(llm: LLM, parts: list[list[int]], extra_args: list[dict[str, Any
             outputs, _ = core.step_fn()
             for output in (outputs or {}).values():
                 answers[-1] += [token for each in output.outputs for token in each.new_token_ids]
+            if is_preempted and len(answers[-1]) == 1:
+                core.scheduler.running.remove(core.scheduler.requests["session"])
+                core.scheduler._preempt_request(core.scheduler.requests["session"], time.time())
     core.abort_requests(["session"])
     return answers
 
 
+@pytest.mark.parametrize("is_preempted", [False, True])
 @pytest.mark.parametrize("documents", [None, [10**9], "documents"])
-def test_an_ordinary_session_of_streamed_input_goes_on(llm, documents):
+def test_an_ordinary_session_of_streamed_input_goes_on(llm, documents, is_preempted):
     """A session resumes inside a block. Documents in a later part are ignored: the session has begun without them."""
     rng = random.Random(1)
     parts = [random_tokens(rng, 21), random_tokens(rng, 9)]
     extra = None if documents is None else {"lazyrope_documents": documents}
-    first, second = run_session(llm, parts, [None, extra])
+    first, second = run_session(llm, parts, [None, extra], is_preempted=is_preempted)
     whole = [*parts[0], *first[:-1], *parts[1]]  # vLLM drops the last token of an answer
     [answer] = ask(llm, [Question([], whole)])
     assert second == answer.tokens

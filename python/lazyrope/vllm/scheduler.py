@@ -33,7 +33,7 @@ from .homes import NEVER_WRITTEN, BlockHomes
 from .layout import PromptLayout
 from .limits import check_config, check_pool
 from .markers import DocumentToken, read_document_token
-from .prompts import DOCUMENTS, PREFIX_TOKENS, arguments, check_arguments, layout_of
+from .prompts import DOCUMENTS, KEYS, PREFIX_TOKENS, arguments, check_arguments, layout_of
 
 # The hashes of documents that are kept, for each block of the pool. An evicted document often comes back.
 CHAINS_PER_POOL = 4
@@ -213,6 +213,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         if request.request_id in self.requests:  # a session goes on, as it began: without documents
             if mark is not None or {DOCUMENTS, PREFIX_TOKENS} & set(params.extra_args or {}):
                 logger.warning("session %s: the documents of a later part are ignored", request.request_id)
+            request.sampling_params = _without_documents(params)
             return []
         if mark is not None:
             _check_request(request)
@@ -293,6 +294,13 @@ def _divide(request: Any, mark: DocumentToken) -> Any:
     request.block_hashes = []
     if not params.extra_args.get(DOCUMENTS):  # an ordinary prompt
         request.update_block_hashes()
+    return params
+
+
+def _without_documents(params: Any) -> Any:
+    """Returns sampling parameters without the arguments of lazyrope, which nothing has checked."""
+    params = copy.copy(params)  # other requests may have the same ones
+    params.extra_args = {key: value for key, value in (params.extra_args or {}).items() if key not in KEYS}
     return params
 
 
