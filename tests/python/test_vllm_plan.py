@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lazyrope import SpecError
 from lazyrope.vllm.fragments import num_blocks_to_take
-from lazyrope.vllm.homes import NEVER_WRITTEN, BlockHomes
+from lazyrope.vllm.homes import BlockHomes
 from lazyrope.vllm.layout import PromptLayout
 from lazyrope.vllm.ledger import Ledger
 from lazyrope.vllm.plan import Plan, RequestView, Rows, plan, plan_again
@@ -294,7 +294,7 @@ def test_the_histories_have_shifts_hits_and_preemptions():
 
 @given(
     lengths=st.lists(st.integers(1, 20), max_size=4),
-    homes=st.lists(st.sampled_from([NEVER_WRITTEN, 0, 4, 8, 12, 40]), max_size=30),
+    homes=st.lists(st.sampled_from([0, 4, 8, 12, 40]), max_size=30),
     more=st.integers(0, 20),
     overlay_tokens=st.integers(0, 6),
     has_prefix=st.booleans(),
@@ -305,14 +305,9 @@ def test_a_request_takes_as_many_blocks_as_its_segments_allow(lengths, homes, mo
     found = np.array(homes, np.int32)
     limit = 2 * len(lengths) + 1 + more
     taken = num_blocks_to_take(layout, found, limit)
-    # Unknown blocks count as written by the request that wrote the block before them.
-    known = list(homes)
-    for i, home in enumerate(known):
-        if home == NEVER_WRITTEN:
-            known[i] = known[i - 1] + SIZE if i else 0
 
     def count(blocks: int) -> int:
-        return len(RequestView(layout, np.array(known[:blocks], np.int32)).seen_by_question[0])
+        return len(RequestView(layout, found[:blocks]).seen_by_question[0])
 
     assert count(taken) <= limit
     assert taken == len(homes) or count(len(homes)) > limit

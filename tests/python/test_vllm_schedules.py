@@ -209,13 +209,16 @@ def test_a_prompt_with_a_document_token_is_checked_before_it_is_divided(llm, mar
     assert result.outputs[0].finish_reason == "error"
 
 
-def test_a_request_takes_no_more_segments_than_a_graph_has_room_for(model, llm, monkeypatch):
-    """A growing document has blocks of many requests. Of 8 blocks, the last question takes 4 and computes 4."""
+@pytest.mark.parametrize("is_one_pass", [False, True])
+def test_a_request_takes_no_more_segments_than_a_graph_has_room_for(model, llm, monkeypatch, is_one_pass):
+    """A growing document has blocks of many requests. Of 7 blocks, the last question takes 3 and computes 4."""
     clear_cache(llm)
     rng = random.Random(8)
-    text = random_tokens(rng, 8 * 16)
-    for blocks in range(1, 9):
-        ask(llm, [Question([random_tokens(rng, 16) for _ in range(9 - blocks)] + [text[: blocks * 16]], [1])])
+    text = random_tokens(rng, 7 * 16)
+    writers = [
+        Question([*(random_tokens(rng, 16) for _ in range(8 - blocks)), text[: blocks * 16]], [1])
+        for blocks in range(1, 8)
+    ]
     segments: list[int] = []
 
     def count_segments(*given: Any) -> Plan:
@@ -225,10 +228,12 @@ def test_a_request_takes_no_more_segments_than_a_graph_has_room_for(model, llm, 
 
     monkeypatch.setattr(backend, "plan", count_segments)
     question = Question([text], [2, 3])
-    for limit, cached, most in ((100, 8 * 16, 9), (5, 4 * 16, 5)):  # the question is one segment
+    for limit, cached, most in ((100, 7 * 16, 8), (5, 3 * 16, 4)):  # the question is one segment
         monkeypatch.setattr(scheduler_of(llm), "most_segments", limit)
-        segments.clear()
-        [answer] = ask(llm, [question])
+        clear_cache(llm)
+        for batch in [[*writers, question]] if is_one_pass else [writers, [question]]:
+            segments.clear()
+            answer = ask(llm, batch)[-1]
         assert_right(model, question, answer)
         assert answer.cached == cached and max(segments) == most
 

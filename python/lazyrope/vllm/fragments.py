@@ -7,11 +7,9 @@ the rest itself. What it has computed itself is one segment for each document.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .homes import NEVER_WRITTEN, Homes
+from .homes import Homes
 from .layout import PromptLayout
 from .plan import RequestView
 from .prompts import MAX_DOCUMENTS
@@ -26,24 +24,14 @@ def num_blocks_to_take(layout: PromptLayout, homes: Homes, limit: int) -> int:
 
     Args:
         layout: The documents of the request.
-        homes: The homes of the found blocks, int32 [blocks]. NEVER_WRITTEN: the pass in which they are found writes
-            them. They count as written by one request.
+        homes: The homes of the found blocks, int32 [blocks].
         limit: The most segments that the request may see, at least two for each document and one more.
     """
-    known = _without_unknown(homes, layout.block_size)
     # Segments begin where homes break, where a document or an overlay begins, and at the question and its own tokens.
-    breaks = int(np.count_nonzero(np.diff(known) != layout.block_size))
+    breaks = int(np.count_nonzero(np.diff(homes) != layout.block_size))
     if 3 + breaks + 2 * len(layout.lengths) <= limit:  # most requests need not be counted
         return len(homes)
     taken = len(homes)
-    while taken and len(RequestView(layout, known[:taken]).seen_by_question[0]) > limit:
+    while taken and len(RequestView(layout, homes[:taken]).seen_by_question[0]) > limit:
         taken //= 2
     return taken
-
-
-def _without_unknown(homes: Homes, block_size: int) -> Homes:
-    """Returns the homes, those of unknown blocks in a row with that of the last known block before them."""
-    index: Any = np.arange(len(homes), dtype=np.int32)
-    last = np.maximum.accumulate(np.where(homes == NEVER_WRITTEN, -1, index)) if len(homes) else index
-    before = np.where(last < 0, 0, homes[np.maximum(last, 0)] + (index - last) * block_size)
-    return np.where(last < 0, index * block_size, before).astype(np.int32)

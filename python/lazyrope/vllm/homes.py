@@ -86,21 +86,13 @@ class BlockHomes:
         """Records that requests write blocks from slot 0 on.
 
         Args:
-            blocks: The blocks, integers, [blocks]. No block appears twice.
+            blocks: The blocks, integers, [blocks]. If a block appears twice, its last home counts.
             homes: The position of the token in slot 0 of each block, integers, [blocks].
 
         Raises:
             SpecError: A block is not in the cache.
         """
         self._homes[self._checked(blocks)] = homes
-
-    def unset(self, blocks: Any) -> None:
-        """Makes the homes of blocks NEVER_WRITTEN, because a request will write them.
-
-        Raises:
-            SpecError: A block is not in the cache.
-        """
-        self._homes[self._checked(blocks)] = NEVER_WRITTEN
 
     def peek(self, blocks: Any) -> Homes:
         """Returns the homes of blocks, int32 [blocks], which may be NEVER_WRITTEN.

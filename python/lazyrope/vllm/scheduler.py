@@ -29,7 +29,7 @@ from . import metrics
 from .chains import HashChains, Hasher
 from .fills import Fills
 from .fragments import SEGMENTS_PER_REQUEST, num_blocks_to_take
-from .homes import NEVER_WRITTEN, BlockHomes
+from .homes import BlockHomes
 from .layout import PromptLayout
 from .limits import check_config, check_pool
 from .markers import DocumentToken, read_document_token
@@ -97,11 +97,12 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         self.counts = Counts()
         self.homes = BlockHomes(kv_cache_config.num_blocks, self.block_size)
         self.most_segments = SEGMENTS_PER_REQUEST
-        self._being_allocated: list[int] = []  # the blocks that this pass has allocated
-        self._find_stock = self.kv_cache_manager.get_computed_blocks
-        self.kv_cache_manager.get_computed_blocks = self._find
-        pool = self.kv_cache_manager.block_pool
-        self._new_blocks_stock, pool.get_new_blocks = pool.get_new_blocks, self._new_blocks
+        self._allocated: list[int] = []  # the blocks whose homes are not recorded yet
+        self._homes_of_allocated: list[int] = []
+        manager = self.kv_cache_manager
+        self._tables = manager.coordinator.single_type_managers[0].req_to_blocks
+        self._find_stock, manager.get_computed_blocks = manager.get_computed_blocks, self._find
+        self._allocate_stock, manager.allocate_slots = manager.allocate_slots, self._allocate
         self._reported = self.counts.metrics()
         self._chains = HashChains(CHAINS_PER_POOL * kv_cache_config.num_blocks)
         self._fills = Fills()
@@ -133,12 +134,11 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Decides about a pass, as vLLM does, and counts what its new requests found in the cache."""
-        self._being_allocated = []
         output = super().schedule(*args, **kwargs)
-        # A new request may find blocks that a running one writes in this same pass, or a new one before it.
-        self._record_running(output.scheduled_cached_reqs)
+        self._record_homes()
         for new in output.scheduled_new_reqs:
-            self._record_new(new)
+            if self.requests[new.req_id] in self._with_documents:
+                self._count_found(new.block_ids[0], new.num_computed_tokens)
         return output
 
     def _find(self, request: Any) -> tuple[Any, int, int]:
@@ -148,7 +148,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
             return found, computed, boundary
         [blocks] = found.blocks
         layout = layout_of(request.sampling_params and request.sampling_params.extra_args, self.block_size)
-        self.homes.unset(self._being_allocated)
+        self._record_homes()
         homes = self.homes.peek([block.block_id for block in blocks])
         taken = num_blocks_to_take(layout, homes, self.most_segments)
         if taken == len(blocks):
@@ -156,42 +156,30 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         fewer = self.kv_cache_manager.create_kv_cache_blocks((list(blocks[:taken]),))
         return fewer, taken * self.block_size, boundary
 
-    def _new_blocks(self, count: int) -> Any:
-        """Allocates blocks. Their homes are recorded when all decisions about the pass are made."""
-        blocks = self._new_blocks_stock(count)
-        self._being_allocated += [block.block_id for block in blocks]
-        return blocks
+    def _allocate(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Allocates blocks for a request, as vLLM does. A later request of the same pass may find them."""
+        allocated = self._allocate_stock(request, *args, **kwargs)
+        if allocated is not None and allocated.blocks[0]:
+            [blocks] = allocated.blocks
+            end = len(self._tables[request.request_id])
+            self._allocated += [block.block_id for block in blocks]
+            self._homes_of_allocated += range(
+                (end - len(blocks)) * self.block_size, end * self.block_size, self.block_size
+            )
+        return allocated
 
-    def _record_running(self, cached: Any) -> None:
-        """Records the homes of the blocks that requests write which have run before."""
-        tables = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
-        size = self.block_size
-        written: list[int] = []
-        homes: list[int] = []
-        for name, blocks, computed in zip(
-            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
-        ):
-            if blocks is None:
-                continue
-            new = blocks[0]
-            if name in cached.resumed_req_ids:  # these are all blocks of the request, of which it found the first ones
-                new = new[computed // size :]
-            end = len(tables[name])
-            written += new
-            homes += range((end - len(new)) * size, end * size, size)
-        if written:
-            self.homes.write_blocks(written, homes)
+    def _record_homes(self) -> None:
+        """Records the homes of the blocks that were allocated since the last call, of all of them at once."""
+        if self._allocated:
+            self.homes.write_blocks(self._allocated, self._homes_of_allocated)
+            self._allocated, self._homes_of_allocated = [], []
 
-    def _record_new(self, new: Any) -> None:
-        """Counts the blocks that a new request found in the cache, and records the homes of the others."""
-        table, computed = new.block_ids[0], new.num_computed_tokens
-        own = np.arange(len(table), dtype=np.int32) * self.block_size
-        found = computed // self.block_size
-        if self.requests[new.req_id] in self._with_documents:
-            self.counts.tokens_not_recomputed += computed
-            homes = self.homes.peek(table[:found])
-            self.counts.shifted_blocks += int(np.count_nonzero((homes != own[:found]) & (homes != NEVER_WRITTEN)))
-        self.homes.write_blocks(table[found:], own[found:])
+    def _count_found(self, table: Sequence[int], computed: int) -> None:
+        """Counts the blocks that a new request with documents found in the cache."""
+        homes = self.homes.peek(table[: computed // self.block_size])
+        own = np.arange(len(homes), dtype=np.int32) * self.block_size
+        self.counts.tokens_not_recomputed += computed
+        self.counts.shifted_blocks += int(np.count_nonzero(homes != own))
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
         """Returns vLLM's statistics with the counts since the last ones."""
