@@ -22,6 +22,7 @@ from lazyrope.vllm.markers import DocumentToken
 from lazyrope.vllm.plan import Plan, plan
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.request import Request
 
@@ -338,3 +339,33 @@ def test_a_request_that_runs_waits_for_no_fill(core, monkeypatch):
     monkeypatch.undo()
     core.run()
     assert len(core.tokens["s"]) == FILLED.max_tokens, "it computes the document itself"
+
+
+def test_blocks_of_a_request_that_is_preempted_before_its_pass_are_not_found(model, llm, core, monkeypatch):
+    """With priorities, vLLM may preempt a request which it has chosen for the same pass. The test lets blocks lack."""
+    scheduler = core.scheduler
+    low, high = Question([random_tokens(random.Random(9), 128)], [1, 2, 3]), Question([], [4, 5])
+    monkeypatch.setattr(scheduler, "policy", SchedulingPolicy.PRIORITY)
+    monkeypatch.setattr(scheduler.scheduler_config, "long_prefill_token_threshold", 32)
+    core.add("low", low)
+    core.add("high", high)
+    scheduler.requests["low"].priority = 1
+    core.step()
+    allocate, lacking = scheduler.kv_cache_manager.allocate_slots, ["high"]
+
+    def allocate_but_once(request: Any, *given: Any, **more: Any) -> Any:
+        if request.request_id in lacking:
+            lacking.remove(request.request_id)
+            return None
+        return allocate(request, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler.kv_cache_manager, "allocate_slots", allocate_but_once)
+        core.step()
+    request = scheduler.requests["low"]
+    assert request.num_preemptions == 1 and not lacking
+    assert scheduler.kv_cache_manager.get_computed_blocks(request)[1] == 32, "the first pass has computed 32 tokens"
+    core.run()
+    [answer] = ask(llm, [low])
+    assert core.tokens["low"] == answer.tokens
+    assert_right(model, low, answer)

@@ -168,6 +168,16 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
             )
         return allocated
 
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """Preempts a request. Nobody finds the blocks that this pass would have computed for it.
+
+        vLLM gives blocks their hashes when it allocates them. Among requests of several priorities, it may preempt a
+        request afterwards, in the same pass, and leaves the hashes (vllm#43569).
+        """
+        uncomputed = self._tables[request.request_id][request.num_computed_tokens // self.block_size :]
+        self.kv_cache_manager.block_pool.evict_blocks({block.block_id for block in uncomputed})
+        super()._preempt_request(request, *args, **kwargs)
+
     def _record_homes(self) -> None:
         """Records the homes of the blocks that were allocated since the last call, of all of them at once."""
         if self._allocated:
