@@ -39,7 +39,7 @@ from tests.python.test_vllm import (
     start,
     unrotated_plan,
 )
-from tests.python.test_vllm_schedules import strict_kernel_of
+from tests.python.test_vllm_schedules import Core, strict_kernel_of
 from tests.support.recovery_levels import reference_logits
 from tests.support.serving import DTYPE, random_tokens
 from tools.quality.reference import Reference
@@ -82,17 +82,19 @@ class Question:
         """The tokens that are computed if all documents are stored."""
         return sum(self.overlays) + len(self.tokens) + self.max_tokens - 1
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of its prompt."""
+        named = {"overlay_tokens": self.overlay_tokens} if self.level == "first_page" else {}
+        return named | {"prefix": self.prefix, "recovery": self.level}
+
 
 def ask(llm: LLM, questions: Sequence[Question]) -> list[Answer]:
     return [answers[0] for answers in ask_all(llm, questions)]
 
 
 def ask_all(llm: LLM, questions: Sequence[Question]) -> list[list[Answer]]:
-    asked = []
-    for question in questions:
-        named = {"overlay_tokens": question.overlay_tokens} if question.level == "first_page" else {}
-        named |= {"prefix": question.prefix, "recovery": question.level}
-        asked.append(lazyrope.vllm.prompt(None, question.documents, question.tokens, **named))
+    asked = [lazyrope.vllm.prompt(None, each.documents, each.tokens, **each.options) for each in questions]
     return ask_prompts(llm, asked, questions)
 
 
@@ -277,6 +279,28 @@ def test_preemption_and_eviction(model, start, passes):
     for engine in engine_of(start, num_gpu_blocks_override=34, max_model_len=800, max_num_batched_tokens=64):
         for _ in range(2):
             assert_all_right(model, engine, random_questions(rng, 5, max_tokens=30))
+        assert passes.resumed > 0 and passes.shifted > 0
+
+
+def test_random_arrivals_priorities_and_aborts(model, start, passes):
+    """Requests come while others run, some are aborted, and a later one may preempt those of less priority."""
+    rng = random.Random(7)
+    few = {"num_gpu_blocks_override": 34, "max_model_len": 800, "max_num_batched_tokens": 80}
+    for engine in engine_of(start, **few, scheduling_policy="priority", long_prefill_token_threshold=40):
+        core = Core(engine)
+        questions = {f"r{i}": each for i, each in enumerate(random_questions(rng, 20, max_tokens=30))}
+        aborted = rng.sample(sorted(questions), 5)
+        for name, question in questions.items():
+            core.add(name, question, priority=rng.randrange(3), **question.options)
+            for _ in range(rng.randrange(8)):
+                core.step()
+            if name in aborted:
+                core.abort(name)
+        core.run()
+        assert not core.scheduler.requests and core.scheduler.kv_cache_manager.usage == 0
+        answered = {name: each for name, each in questions.items() if name not in aborted}
+        answers = assert_all_right(model, engine, list(answered.values()))
+        assert [core.tokens[name] for name in answered] == [answer.tokens for answer in answers]
         assert passes.resumed > 0 and passes.shifted > 0
 
 

@@ -247,13 +247,13 @@ class Core:
         self.scheduler = self._core.scheduler
         self.tokens: dict[str, list[int]] = {}
 
-    def add(self, name: str, question: Question) -> None:
-        tokens, extra = lazyrope.vllm.prompt(None, question.documents, question.tokens)
+    def add(self, name: str, question: Any, *, priority: int = 0, **options: Any) -> None:
+        """Adds a request. The options are those of :func:`lazyrope.vllm.prompt`."""
+        tokens, extra = lazyrope.vllm.prompt(None, question.documents, question.tokens, **options)
         none = dict.fromkeys(("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank"))
         params = SamplingParams(max_tokens=question.max_tokens, extra_args=extra, **GREEDY)
-        request = EngineCoreRequest(
-            name, prompt_token_ids=tokens, sampling_params=params, arrival_time=time.time(), **none
-        )
+        named = {"sampling_params": params, "arrival_time": time.time(), "priority": priority}
+        request = EngineCoreRequest(name, prompt_token_ids=tokens, **named, **none)
         self._core.add_request(*self._core.preprocess_add_request(request))
         self.tokens[name] = []
 
@@ -347,9 +347,8 @@ def test_blocks_of_a_request_that_is_preempted_before_its_pass_are_not_found(mod
     low, high = Question([random_tokens(random.Random(9), 128)], [1, 2, 3]), Question([], [4, 5])
     monkeypatch.setattr(scheduler, "policy", SchedulingPolicy.PRIORITY)
     monkeypatch.setattr(scheduler.scheduler_config, "long_prefill_token_threshold", 32)
-    core.add("low", low)
+    core.add("low", low, priority=1)
     core.add("high", high)
-    scheduler.requests["low"].priority = 1
     core.step()
     allocate, lacking = scheduler.kv_cache_manager.allocate_slots, ["high"]
 
