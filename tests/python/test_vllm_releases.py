@@ -43,6 +43,7 @@ def settings(**changes: Any) -> Any:
         "parallel_config": {
             "decode_context_parallel_size": 1,
             "prefill_context_parallel_size": 1,
+            "pipeline_parallel_size": 1,
             "use_ubatching": False,
         },
         "attention_config": {"backend": SimpleNamespace(name="CUSTOM")},
@@ -81,6 +82,7 @@ def test_a_plain_configuration_is_served(known_release):
         ({"kv_events_config": SimpleNamespace(enable_kv_cache_events=True)}, "KV events"),
         ({"parallel_config__decode_context_parallel_size": 2}, "decode context parallelism"),
         ({"parallel_config__prefill_context_parallel_size": 2}, "prefill context parallelism"),
+        ({"parallel_config__pipeline_parallel_size": 2}, "pipeline parallelism"),
         ({"parallel_config__use_ubatching": True}, "microbatches"),
         ({"cache_config__block_size": 24}, "--block-size 24 is not a multiple of 16"),
         ({"model_config__runner_type": "pooling"}, "only models that generate text"),

@@ -114,6 +114,10 @@ def _refused(config: Any) -> Iterator[str]:
         (events is not None and events.enable_kv_cache_events, "KV events cannot express the hashes of documents"),
         (parallel.decode_context_parallel_size > 1, "decode context parallelism divides blocks among ranks"),
         (parallel.prefill_context_parallel_size > 1, "prefill context parallelism divides prompts among ranks"),
+        (
+            parallel.pipeline_parallel_size > 1,
+            "with pipeline parallelism, vLLM's V1 model runner does not support a scheduler that plans a pass ahead",
+        ),
         (parallel.use_ubatching, "microbatches (--enable-dbo) divide the rows of a pass"),
         (size is not None and size % 16 != 0, f"--block-size {size} is not a multiple of 16"),
         (model.runner_type != "generate", "only models that generate text are served"),
