@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from tests.support.cases import PHASES, Setting
-from tests.support.covering import EMULATED, FACTORS, STEPS, all_pairs, covered, numbered_steps, race_checked
+from tests.support.covering import EMULATED, FACTORS, STEPS, all_pairs, covered, numbered_steps, race_checked, spread
 from tests.support.executed import Executed
 
 RANDOM_STEP = "::test_random_step["
@@ -58,8 +57,17 @@ def runs_all(config: pytest.Config, sample: pytest.Mark) -> bool:
     return config.getoption("soak") or (HAS_GPU and sample.kwargs.get("runs_kernels", True))
 
 
+def values_of_parameters(item: pytest.Item) -> dict[str, str]:
+    """Returns a text for each parameter of a test: equal values have equal texts."""
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else {name: repr(value) for name, value in callspec.params.items()}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects the parameters that are not in the sample of a test with the marker `sample`."""
+    """Deselects the parameters that are not in the sample of a test with the marker `sample`.
+
+    The sample is the same each time. Where a test has several parameters, it has many different values of each.
+    """
     tests: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         sample = item.get_closest_marker("sample")
@@ -68,8 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = set[pytest.Item]()
     for name, of_test in tests.items():
         size = of_test[0].get_closest_marker("sample").args[0]
-        chosen = random.Random(name).sample(of_test, min(size, len(of_test)))
-        left_out |= set(of_test) - set(chosen)
+        chosen = spread([values_of_parameters(item) for item in of_test], size, name)
+        left_out |= {item for i, item in enumerate(of_test) if i not in chosen}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
 

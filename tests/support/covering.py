@@ -127,3 +127,25 @@ def race_checked(steps: Iterable[tuple[int, Setting]], count: int = RACE_CHECKED
         pairs |= covered([best[1]])
         chosen.append(best[0])
     return chosen
+
+
+def spread(parameters: list[dict[str, str]], size: int, seed: str) -> list[int]:
+    """Draws tests of a parametrised function, so that the drawn ones together have many different values.
+
+    Args:
+        parameters: For each test, the value of each of its parameters.
+        size: How many tests are drawn, if there are as many.
+        seed: Other seeds draw other tests.
+
+    Returns:
+        The indices of the drawn tests.
+    """
+    left = random.Random(seed).sample(range(len(parameters)), len(parameters))
+    drawn: list[int] = []
+    seen: set[tuple[str, str]] = set()
+    while left and len(drawn) < size:
+        best = max(left, key=lambda i: len(parameters[i].items() - seen))
+        left.remove(best)
+        drawn.append(best)
+        seen |= parameters[best].items()
+    return drawn
