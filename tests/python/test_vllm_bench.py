@@ -12,7 +12,7 @@ import pytest
 from tools import vllm_plots
 from tools.vllm_bench import __main__ as command
 from tools.vllm_bench import report
-from tools.vllm_bench.cells import Cell, cells
+from tools.vllm_bench.cells import ARMS, Cell, cells
 from tools.vllm_bench.load import Client, Corpus, Output, Prompt, Window, closed_loop, poisson
 
 
@@ -179,6 +179,14 @@ def test_the_plot_has_a_panel_for_each_popularity_and_the_arms_that_are_measured
     for arm, (label, *_) in vllm_plots.LINES.items():
         assert (f"<!-- {label} -->" in text) is (arm != "copies")
     assert "<!-- requests/s -->" in text and "<!-- TTFT p50, ms -->" in text
+
+
+def test_an_incomplete_table_has_what_is_measured():
+    measured = [row for row in rows(**dict.fromkeys(ARMS, 1.0)) if row["arm"] in ("stock", "documents")]
+    text = report.text(measured, is_complete=False)
+    assert "- stock: " in text and "- copies: " not in text and "not measured" not in text
+    text = report.text(measured)
+    assert "- copies: " in text and "not measured" in text
 
 
 def test_figures_of_several_seeds_are_medians():

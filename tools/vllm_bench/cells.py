@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 GIB = 1 << 30
+# Each arm with what a document sees in it. Stock vLLM has no block mask, also with lazyrope's kernels.
 ARMS = {
-    "stock": "stock vLLM with its own attention (FlashAttention-3 on Hopper) and prefix caching",
-    "kernel": "stock scheduler, lazyrope's kernels",
-    "copies": "Block-Attention: lazyrope's scheduler; a request copies its documents and rotates the copies",
-    "documents": "lazyrope: requests share the blocks of documents",
-    "first_page": "lazyrope with first_page: the first tokens of documents are computed again in each request",
+    "stock": "stock vLLM with its own attention (FlashAttention-3 on Hopper) and prefix caching. A document sees those "
+    "before it.",
+    "kernel": "stock vLLM with lazyrope's kernels. A document sees those before it.",
+    "copies": "Block-Attention by lazyrope's scheduler: a request copies its documents and rotates the copies. A "
+    "document sees itself alone.",
+    "documents": "lazyrope: requests share the blocks of documents. A document sees itself alone.",
+    "first_page": "lazyrope with the level first_page. A document sees itself alone, but its first 16 tokens, which "
+    "each request computes again, see all before them.",
 }
-# Stock vLLM has no block mask: there, and with lazyrope's kernels alone, a document sees the ones before it.
-ATTENDS_ACROSS = ("stock", "kernel")
 LOADS = ("closed", "poisson", "first_token", "decode")
 NEAR_LIMIT = 0.8  # the arrivals of a Poisson load, as a part of what the same arm serves in the closed loop
 

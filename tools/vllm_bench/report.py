@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tools.vllm_bench.cells import ARMS, ATTENDS_ACROSS, GIB, Cell, cells
+from tools.vllm_bench.cells import ARMS, GIB, Cell, cells
 
 Row = dict[str, Any]
 FIGURES = {
@@ -101,18 +101,14 @@ def text(rows: Sequence[Row], *, is_complete: bool = True) -> str:
 
     Args:
         rows: The measured rows.
-        is_complete: False: without the limits that are not measured.
+        is_complete: False: without the limits and the arms that are not measured.
     """
     found = medians(rows)
     outcomes = [outcome for outcome in limits(rows) if is_complete or outcome["met"] is not None]
     parts = [_first_tokens(found), _loads(found), _decodes(found), _limits(outcomes)]
-    arms = "\n".join(f"- {name}: {what}" for name, what in ARMS.items())
-    across = " and ".join(ATTENDS_ACROSS)
-    note = (
-        f"In {across}, a document sees the documents before it. In first_page, its first 16 tokens see them. In the "
-        "others, it sees itself alone."
-    )
-    return "\n\n".join([arms, note, *filter(None, parts)]) + "\n"
+    measured = {row["arm"] for row in rows}
+    arms = "\n".join(f"- {name}: {what}" for name, what in ARMS.items() if is_complete or name in measured)
+    return "\n\n".join([arms, *filter(None, parts)]) + "\n"
 
 
 def _rows(found: dict[str, Row], loads: Sequence[str], line: Callable[[Cell, Row], list[str]]) -> list[list[str]]:
