@@ -10,6 +10,7 @@ which is 1 GB.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -56,8 +57,20 @@ def requirements_of(python: Path, package: str) -> list[str]:
     return [line for line in lines if "extra ==" not in line and name_of(line) not in LEFT_OUT]
 
 
+def checked_folder(arguments: list[str]) -> Path:
+    """Returns the folder of the new environment. Whatever it has is removed."""
+    if len(arguments) != 1:
+        sys.exit(f"{len(arguments)} arguments are given; give the folder of the new environment, such as .venv-vllm")
+    folder = Path(arguments[0])
+    if folder.resolve() == Path(sys.prefix).resolve():
+        sys.exit(f"{folder} is the environment that runs this script; the new environment must be another folder")
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(f"{sys.executable} has no PyTorch; run this script with the Python of .venv after `make .venv/.rag`")
+    return folder
+
+
 def main() -> None:
-    python = make_layer(Path(sys.argv[1]))
+    python = make_layer(checked_folder(sys.argv[1:]))
     waiting = [line for line in REQUIREMENTS.read_text().splitlines() if not line.startswith("#")]
     rest: list[str] = []
     while alone := [line for line in waiting if name_of(line) in ALONE]:
