@@ -59,11 +59,13 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_random_steps_with_scratch_agree_with_fp64(name, pytestconfig):
     """The scratch suffices exactly. Slots that no request sees are NaN, in the pool and in the scratch's tails."""
-    for seed in (3, 4, 5) if HAS_GPU or pytestconfig.getoption("soak") else (3,):
+    for seed in (3, 4, 5, 20) if HAS_GPU or pytestconfig.getoption("soak") else (20,):
         case = random_case(SETTINGS[name], seed, "cuda" if HAS_GPU else "cpu")
         kernel = build(case.spec)
         assert set(kernel.kernels) >= ROTATION
-        check_case(case, kernel, plan(case, kernel, slots_of_prefill(case, kernel)))
+        slots = slots_of_prefill(case, kernel)
+        assert slots > 0 or seed != 20, "the step rotates no keys"
+        check_case(case, kernel, plan(case, kernel, slots))
 
 
 def attend(case: Case, kernel: lazyrope.Attention, step: lazyrope.Step) -> tuple[torch.Tensor, torch.Tensor]:
