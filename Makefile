@@ -57,7 +57,7 @@ vllm-bench: build  ## vLLM over documents: stock, with copies, with shared docum
 	PYTHONPATH=$(BUILD)/package:. $(PYTHON_VLLM) -m tools.vllm_bench --json tests/gpu/results/vllm.json
 
 # tests/soak.md has the results: append the lines of build/soak/summary.md.
-soak: build-tests $(VENV)/.rag  ## all mutants, races of threads, all parameters and more random steps than CI has time for: an hour or more
+soak: build-tests $(VENV)/.rag  ## all mutants, races of threads, all parameters, vLLM and more random steps than CI has time for: an hour or more
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope PYTHON=$(python) BUILD=$(BUILD) tests/soak.sh
 
 mutate: build $(VENV)/.test  ## remove or weaken each wait, fence and barrier of the kernels: tests/mutation/results.csv
@@ -68,8 +68,9 @@ compile-all: $(BUILD)/build.ninja  ## compile every registry row for every arch 
 	$(BUILD)/tests/compile_all
 
 # The sanitizers find errors in the host's code; compute-sanitizer checks the kernels (tests/gpu/run --sanitizer).
+NOT_SANITIZED ?= null,object-size,pointer-overflow,vptr
 sanitize: $(VENV)/.build  ## unit tests with AddressSanitizer and UndefinedBehaviorSanitizer
-	@$(call sanitized,sanitize,address$(comma)undefined,-g1)
+	@$(call sanitized,sanitize,address$(comma)undefined,-g1,-DLAZYROPE_NOT_SANITIZED=$(NOT_SANITIZED))
 
 # Fibers need annotations for ThreadSanitizer, so this build has no emulator.
 tsan: $(VENV)/.build  ## unit tests with ThreadSanitizer

@@ -20,6 +20,7 @@ part() {  # part NAME COMMAND...
 }
 
 part mutants "$python" -m tests.mutation
+part sanitize env -u PYTHON make --no-print-directory sanitize BUILD="$build" NOT_SANITIZED=vptr
 part tsan env -u PYTHON make --no-print-directory tsan BUILD="$build"
 part cpp env LAZYROPE_SOAK=1 ctest --test-dir "$build" --output-on-failure -j"$(nproc)" \
   -R 'Autotune|CacheDamage|Compiles|ConfigFuzz|Overlap|Planner|SharedCode'
@@ -28,6 +29,7 @@ part python "$python" -m pytest --soak --requests 10000 --numprocesses="$(nproc)
   --deselect tests/python/test_mutation.py::test_every_mutant_is_caught
 part random-steps "$python" -m pytest tests/python/test_attention.py tests/python/test_append.py --cases "${CASES:-200}" \
   --seed "${SEED:-$(date +%y%m%d)}" --numprocesses="$(nproc)" --dist=loadfile
+part vllm env -u PYTHON make --no-print-directory test-vllm BUILD="$build"
 if [ "$(id -u)" = 0 ] && command -v debootstrap > /dev/null; then
   part first-hour "$python" -m tools.first_hour --folder "$build/first-hour"
 else
