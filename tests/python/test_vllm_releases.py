@@ -39,7 +39,9 @@ def settings(**changes: Any) -> Any:
             "use_mla": False,
             "uses_mrope": False,
             "is_hybrid": False,
+            "dtype": "torch.float32",
         },
+        "device_config": {"device_type": "cpu"},
         "parallel_config": {
             "decode_context_parallel_size": 1,
             "prefill_context_parallel_size": 1,
@@ -65,8 +67,9 @@ def known_release(monkeypatch) -> None:
     monkeypatch.setattr(limits, "current_release", lambda: None)
 
 
-def test_a_plain_configuration_is_served(known_release):
+def test_plain_configurations_are_served(known_release):
     limits.check_config(settings())
+    limits.check_config(settings(device_config__device_type="cuda", model_config__dtype="torch.bfloat16"))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,7 @@ def test_a_plain_configuration_is_served(known_release):
         ({"parallel_config__pipeline_parallel_size": 2}, "pipeline parallelism"),
         ({"parallel_config__use_ubatching": True}, "microbatches"),
         ({"cache_config__block_size": 24}, "--block-size 24 is not a multiple of 16"),
+        ({"device_config__device_type": "cuda"}, "give --dtype bfloat16 or float16"),
         ({"model_config__runner_type": "pooling"}, "only models that generate text"),
         ({"model_config__is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_config__is_multimodal_model": True}, "images and audio"),

@@ -103,6 +103,7 @@ def _refused(config: Any) -> Iterator[str]:
     backend = getattr(config.attention_config.backend, "name", None)
     size = config.cache_config.block_size
     events = config.kv_events_config
+    is_float32 = str(model.dtype) == "torch.float32" and config.device_config.device_type != "cpu"
     for is_refused, reason in (
         (backend != "CUSTOM", f"the attention backend is {backend}; start vLLM with {START}"),
         (config.use_v2_model_runner, "the V2 model runner is not served yet; set VLLM_USE_V2_MODEL_RUNNER=0"),
@@ -120,6 +121,7 @@ def _refused(config: Any) -> Iterator[str]:
         ),
         (parallel.use_ubatching, "microbatches (--enable-dbo) divide the rows of a pass"),
         (size is not None and size % 16 != 0, f"--block-size {size} is not a multiple of 16"),
+        (is_float32, "the kernels of a GPU compute in bfloat16 and float16; give --dtype bfloat16 or float16"),
         (model.runner_type != "generate", "only models that generate text are served"),
         (model.is_encoder_decoder, "an encoder-decoder model has no document before its question"),
         (model.is_multimodal_model, "images and audio are not served"),
