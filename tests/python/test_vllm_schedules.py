@@ -246,12 +246,13 @@ class Core:
         self._core = llm.llm_engine.engine_core.engine_core
         self.scheduler = self._core.scheduler
         self.tokens: dict[str, list[int]] = {}
+        self.logprobs: dict[str, list[float]] = {}
 
     def add(self, name: str, question: Any, *, priority: int = 0, **options: Any) -> None:
         """Adds a request. The options are those of :func:`lazyrope.vllm.prompt`."""
         tokens, extra = lazyrope.vllm.prompt(None, question.documents, question.tokens, **options)
         none = dict.fromkeys(("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank"))
-        params = SamplingParams(max_tokens=question.max_tokens, extra_args=extra, **GREEDY)
+        params = SamplingParams(max_tokens=question.max_tokens, extra_args=extra, logprobs=0, **GREEDY)
         named = {"sampling_params": params, "arrival_time": time.time(), "priority": priority}
         request = EngineCoreRequest(name, prompt_token_ids=tokens, **named, **none)
         self._core.add_request(*self._core.preprocess_add_request(request))
@@ -265,6 +266,8 @@ class Core:
         for output in (outputs or {}).values():
             for each in output.outputs:
                 self.tokens.setdefault(each.request_id, []).extend(each.new_token_ids)
+                rows = each.new_logprobs.logprobs if each.new_logprobs else []
+                self.logprobs.setdefault(each.request_id, []).extend(float(row[0]) for row in rows)
 
     def run(self) -> None:
         while self.scheduler.has_unfinished_requests():

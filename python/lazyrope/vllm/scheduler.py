@@ -47,7 +47,7 @@ class Counts:
 
     Attributes:
         documents: The documents of all requests.
-        hits: Those of them that were in the cache, or on their way into it, when their request came.
+        hits: The documents that were in the cache, or on their way into it, when their request came.
         fills: The requests that the scheduler made to compute a document.
         refused: The requests that were refused.
         tokens_not_recomputed: The prompt tokens of requests with documents that were found in the cache.
@@ -102,7 +102,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         manager = self.kv_cache_manager
         self._tables = manager.coordinator.single_type_managers[0].req_to_blocks
         self._find_stock, manager.get_computed_blocks = manager.get_computed_blocks, self._find
-        self._allocate_stock, manager.allocate_slots = manager.allocate_slots, self._allocate
+        self._allocate_slots_stock, manager.allocate_slots = manager.allocate_slots, self._allocate_slots
         self._reported = self.counts.metrics()
         self._chains = HashChains(CHAINS_PER_POOL * kv_cache_config.num_blocks)
         self._fills = Fills()
@@ -156,9 +156,9 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         fewer = self.kv_cache_manager.create_kv_cache_blocks((list(blocks[:taken]),))
         return fewer, taken * self.block_size, boundary
 
-    def _allocate(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+    def _allocate_slots(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Allocates blocks for a request, as vLLM does. A later request of the same pass may find them."""
-        allocated = self._allocate_stock(request, *args, **kwargs)
+        allocated = self._allocate_slots_stock(request, *args, **kwargs)
         if allocated is not None and allocated.blocks[0]:
             [blocks] = allocated.blocks
             end = len(self._tables[request.request_id])
@@ -221,13 +221,7 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         if not layout.lengths:
             return []
         _check_request(request)
-        padded = layout.padded(request.prompt_token_ids)
-        if len(padded) >= self.max_model_len:
-            raise SpecError(
-                f"the prompt has {len(padded)} tokens with each document padded to a multiple of {self.block_size} and "
-                f"{sum(layout.overlays)} tokens of overlays; at most {self.max_model_len - 1} leave room for an answer "
-                f"(--max-model-len {self.max_model_len})"
-            )
+        padded = self._padded(request, layout)
         self._with_documents.add(request)
         self.counts.documents += len(layout.lengths)
         _replace_prompt(request, padded)
@@ -239,6 +233,17 @@ class Scheduler(AsyncScheduler):  # type: ignore[misc]
         request.block_hashes = []
         request.update_block_hashes()
         return [document.request for document in self._missing(request, documents)]
+
+    def _padded(self, request: Any, layout: PromptLayout) -> list[int]:
+        """Returns the padded prompt of a request. It must leave room for an answer."""
+        padded = layout.padded(request.prompt_token_ids)
+        if len(padded) >= self.max_model_len:
+            raise SpecError(
+                f"the prompt has {len(padded)} tokens with each document padded to a multiple of {self.block_size} and "
+                f"{sum(layout.overlays)} tokens of overlays; at most {self.max_model_len - 1} leave room for an answer "
+                f"(--max-model-len {self.max_model_len})"
+            )
+        return padded
 
     def _missing(self, request: Any, documents: Sequence[Document]) -> list[Document]:
         """Returns the missing documents before the last one that is not missing.
