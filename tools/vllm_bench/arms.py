@@ -95,7 +95,7 @@ class Arm:
         self._scheduler, self._pool = core.scheduler, core.scheduler.kv_cache_manager.block_pool
         self._held: list[Any] = []
         self._recovery = LEVELS.get(name)
-        self._host_seconds: defaultdict[str, list[float]] = defaultdict(list)  # of each call
+        self._host_seconds: defaultdict[str, list[float]] = defaultdict(list)  # one number for each call
         for part, names in TIMED.items():
             for each in names:
                 self._time(getattr(core, part), each)
