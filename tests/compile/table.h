@@ -73,6 +73,7 @@ inline std::vector<TableRow> table_rows() {
        [](KernelSpec& spec) { spec.query_form = spec.append_form = RopeForm::kRotated; }},
       {"raw keys", [](KernelSpec& spec) { spec.key_form = KeyForm::kRaw; }},
       {"cascade", [](KernelSpec& spec) { spec.cascade = true; }},
+      {"page_mass", [](KernelSpec& spec) { spec.page_mass = true; }},
       {"softcap", [](KernelSpec& spec) { spec.softcap = 50.0; }},
       {"sinks", [](KernelSpec& spec) { spec.sinks = true; }},
       {"temperature", [](KernelSpec& spec) { spec.temperature = {0.1, 8192, 1}; }},
