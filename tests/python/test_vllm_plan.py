@@ -389,7 +389,7 @@ def test_mistakes_are_refused():
     with pytest.raises(SpecError, match="num_blocks is 0"):
         BlockHomes(0, SIZE)
     with pytest.raises(SpecError, match="the request's 1 blocks hold tokens 0 to 3"):
-        homes.write([1], 2, 3)
+        homes.write([([1], 2, 3)])
     with pytest.raises(SpecError, match="blocks 4 to 4 are given; the cache has 4"):
         homes.read([4])
     with pytest.raises(SpecError, match="block 2 is read and was never written"):

@@ -119,7 +119,7 @@ class MetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         self._sharing: dict[str, Any] = {}  # the kernels with a cascade
         if self._most_decoding >= LEAST_SHARING:
             self._sharing = _kernels_of(layer_specs(vllm_config, cascade=True), layer_names, device)
-        # A request is several ones where its rows pass from one document to the next.
+        # A request of vLLM becomes several requests of the step where its rows pass from one document to the next.
         self._room = StepCapacity(
             2 * requests + tokens // self._block_size,
             (requests + tokens // self._block_size // 2) * SEGMENTS_PER_REQUEST + self._max_blocks,

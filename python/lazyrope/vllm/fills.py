@@ -1,4 +1,4 @@
-"""Which requests wait for a fill: a request of the scheduler that computes a missing document."""
+"""The scheduler's fills: a fill is a request that computes a missing document, for which other requests wait."""
 
 from __future__ import annotations
 

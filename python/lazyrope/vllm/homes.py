@@ -44,24 +44,15 @@ class BlockHomes:
     def __repr__(self) -> str:
         return f"BlockHomes(num_blocks={len(self._homes)}, block_size={self.block_size})"
 
-    def write(self, blocks: Sequence[int], first_token: int, num_tokens: int) -> None:
-        """Records that a request writes tokens at its own positions.
+    def write(self, writes: Iterable[tuple[Sequence[int], int, int]]) -> None:
+        """Records what requests write in one pass, each at its own positions.
 
         A block gets its home when its slot 0 is written. The request writes the other slots of it, too.
 
         Args:
-            blocks: The block table of the request: integers, [blocks]. Block j holds the positions from
-                ``j * block_size`` on.
-            first_token: The position of the first written token, at least 0.
-            num_tokens: The number of written tokens, at least 0.
-
-        Raises:
-            SpecError: The tokens are not all in the blocks, or a block is not in the cache.
-        """
-        self.write_all([(blocks, first_token, num_tokens)])
-
-    def write_all(self, writes: Iterable[tuple[Sequence[int], int, int]]) -> None:
-        """Records what several requests write in one pass: for each, the arguments of :meth:`write`.
+            writes: Three values for each request. The first one is its block table: integers, [blocks], where block j
+                holds the positions from ``j * block_size`` on. The second one is the position of the first written
+                token, at least 0, and the third one the number of written tokens, at least 0.
 
         Raises:
             SpecError: The tokens of a request are not all in its blocks, or a block is not in the cache.

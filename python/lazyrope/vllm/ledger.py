@@ -95,7 +95,7 @@ class Ledger:
             counts: The tokens that each request of the pass computes.
         """
         running = [(self._known(request), count) for request, count in counts.items()]
-        self._homes.write_all([(known.blocks, known.computed, count) for known, count in running])
+        self._homes.write([(known.blocks, known.computed, count) for known, count in running])
         for known in self._admitted:
             cached = known.blocks[: known.computed // self.block_size]
             known.view = RequestView(known.layout, self._homes.read(cached))
