@@ -90,7 +90,7 @@ class Scheduler(lazyrope_vllm.Scheduler):  # type: ignore[misc]
         table = self._table.req_to_blocks[request.request_id][: len(found)]
         targets = [b.block_id for b in table]
         self._copies.append(Copy([b.block_id for b in found], targets))
-        self.homes.write(targets, 0, computed)
+        self.homes.write([(targets, 0, computed)])
         self.copied_blocks += len(found)
         return blocks
 
@@ -110,7 +110,7 @@ class Worker(lazyrope_vllm.Worker):  # type: ignore[misc]
         if self._mover is None:
             self._mover = Mover(self)
         homes = self.ledger.homes.read(copy.sources)
-        self.ledger.homes.write(copy.targets, 0, len(copy.targets) * self.ledger.block_size)
+        self.ledger.homes.write([(copy.targets, 0, len(copy.targets) * self.ledger.block_size)])
         self._mover.move(copy, homes)
 
 
