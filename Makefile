@@ -20,7 +20,7 @@ launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag sanitize tsan soak test test-cpp test-python test-vllm vllm-bench mutate compile-all docs lint format wheels first-hour clean distclean build build-tests layers
+.PHONY: help demo rag sanitize tsan soak test test-cpp test-python test-vllm test-vllm-v2 vllm-bench mutate compile-all docs lint format wheels first-hour clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -50,6 +50,11 @@ test-python:
 VLLM_TESTS ?= $(addprefix tests/python/test_vllm,.py _recovery.py _schedules.py _server.py)
 test-vllm: build $(VENV)-vllm/.vllm  ## documents inside a real vLLM on the CPU, in an environment of its own (1.2 GB)
 	PYTHONPATH=$(BUILD)/package $(VENV)-vllm/bin/python -m pytest $(VLLM_TESTS)
+
+# The server of test_vllm_server.py is a process of its own, which has no interpreter of Triton.
+test-vllm-v2: build $(VENV)-vllm/.triton  ## the same with vLLM's V2 model runner, whose kernels Triton interprets (another 0.6 GB)
+	PYTHONPATH=$(BUILD)/package:$(VENV)-vllm/triton $(VENV)-vllm/bin/python -m pytest -p tests.support.interpreted_triton \
+	  $(filter-out %_server.py,$(VLLM_TESTS))
 
 # It needs a GPU, and vLLM in the environment of PYTHON_VLLM. A run completes the file: it skips the cells that it has.
 PYTHON_VLLM ?= $(python)
@@ -147,4 +152,10 @@ $(VENV)/.%: tools/requirements/%.txt tools/set_up.sh
 $(VENV)-vllm/.vllm: $(VENV)/.rag tools/requirements/vllm.txt tools/set_up_vllm.py
 	@echo "set-up: vLLM in $(VENV)-vllm"
 	@$(python) tools/set_up_vllm.py $(VENV)-vllm
+	@touch $@
+
+$(VENV)-vllm/.triton: $(VENV)-vllm/.vllm tools/requirements/triton.txt
+	@echo "set-up: Triton in $(VENV)-vllm/triton"
+	@$(python) -m pip install --quiet --no-deps --no-compile --upgrade --target $(VENV)-vllm/triton \
+	  --requirement tools/requirements/triton.txt
 	@touch $@

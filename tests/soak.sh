@@ -30,6 +30,7 @@ part python "$python" -m pytest --soak --requests 10000 --numprocesses="$(nproc)
 part random-steps "$python" -m pytest tests/python/test_attention.py tests/python/test_append.py --cases "${CASES:-200}" \
   --seed "${SEED:-$(date +%y%m%d)}" --numprocesses="$(nproc)" --dist=loadfile
 part vllm env -u PYTHON make --no-print-directory test-vllm BUILD="$build"
+part vllm-v2 env -u PYTHON make --no-print-directory test-vllm-v2 BUILD="$build"
 if [ "$(id -u)" = 0 ] && command -v debootstrap > /dev/null; then
   part first-hour "$python" -m tools.first_hour --folder "$build/first-hour"
 else

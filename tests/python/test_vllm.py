@@ -1,7 +1,8 @@
 """Serves documents inside a real vLLM, and compares tokens and log-probabilities with those of transformers.
 
 On the CPU, vLLM has an environment of its own: `make test-vllm`. Where it is not installed, the tests are skipped. On a
-GPU, they run the compiled kernels.
+GPU, they run the compiled kernels. VLLM_USE_V2_MODEL_RUNNER=1 chooses vLLM's V2 model runner. It needs Triton, which
+`make test-vllm-v2` provides on the CPU.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import copy
 import gc
 import importlib
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +42,7 @@ from tools.rag.model import tiny_llama
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine is in this process, where the tests can look at it
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_USE_V2_MODEL_RUNNER": os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "0"),
     "VLLM_NO_USAGE_STATS": "1",
 }
 BLOCK = 32
@@ -176,11 +178,13 @@ def scheduler_of(llm: LLM) -> Any:
     return llm.llm_engine.engine_core.engine_core.scheduler
 
 
+def runner_of(llm: LLM) -> Any:
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+
 def builders_of(llm: LLM) -> list[Any]:
-    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-    return [
-        builder for groups in worker.model_runner.attn_groups for group in groups for builder in group.metadata_builders
-    ]
+    groups = [group for groups in runner_of(llm).attn_groups for group in groups]
+    return [builder for group in groups for builder in group.metadata_builders]
 
 
 def clear_cache(llm: LLM) -> None:
@@ -277,6 +281,10 @@ def test_without_documents_answers_are_those_of_vllm(model, stock_answers, llm):
         assert same == 12 or DTYPE == torch.bfloat16  # near ties differ in bfloat16, and the texts differ after them
         limit = TOLERANCE[DTYPE]
         assert all(abs(a - b) < limit for a, b in zip(mine.logprobs[:same], stock.logprobs[:same], strict=True))
+
+
+def test_the_model_runner_is_the_one_asked_for(llm):
+    assert hasattr(runner_of(llm), "model_state") == (ENVIRONMENT["VLLM_USE_V2_MODEL_RUNNER"] == "1")
 
 
 def test_documents_are_computed_once_and_read_in_any_order(model, llm, passes):

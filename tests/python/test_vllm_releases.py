@@ -52,7 +52,6 @@ def settings(**changes: Any) -> Any:
         "cache_config": {"block_size": 16},
     }
     top: dict[str, Any] = dict.fromkeys(("kv_events_config", "speculative_config", "kv_transfer_config"))
-    top["use_v2_model_runner"] = False
     for name, value in changes.items():
         part, _, field = name.partition("__")
         if field:
@@ -79,7 +78,6 @@ def test_plain_configurations_are_served(known_release):
             {"attention_config__backend": None},
             "the attention backend is None; start vLLM with --attention-backend CUSTOM",
         ),
-        ({"use_v2_model_runner": True}, "set VLLM_USE_V2_MODEL_RUNNER=0"),
         ({"speculative_config": object()}, "speculative decoding"),
         ({"kv_transfer_config": object()}, "a KV connector"),
         ({"kv_events_config": SimpleNamespace(enable_kv_cache_events=True)}, "KV events"),

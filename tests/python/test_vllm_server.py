@@ -111,7 +111,7 @@ def serving(tmp_path_factory) -> Iterator[Serving]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_USE_V2_MODEL_RUNNER": os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "0"),
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
     }

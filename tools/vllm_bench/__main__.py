@@ -4,13 +4,15 @@ python -m tools.vllm_bench --json FILE [--join FILES] [--arms ARM ...] [--seeds 
 
 Each measured cell is written at once. A run skips the cells that FILE, or a joined file, has for the same seed, so that
 several runs complete one file. Each arm is a process of its own. vLLM must be on the path. With --tiny, a tiny model
-runs the whole program on the CPU, and its times say nothing.
+runs the whole program on the CPU, and its times say nothing. VLLM_USE_V2_MODEL_RUNNER=1 chooses vLLM's V2 model runner;
+its cells belong into a file of their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -74,7 +76,9 @@ class Results:
 
     def write(self) -> None:
         latest = self.rows[-1] if self.rows else {}
-        about = {name: latest.get(name) for name in ("gpu", "driver", "date", "commit", "vllm", "command")}
+        about = {
+            name: latest.get(name) for name in ("gpu", "driver", "date", "commit", "vllm", "model_runner", "command")
+        }
         result = about | {"rows": self.rows, "limits": report.limits(self.rows)}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         part = self._file.with_suffix(".part")
@@ -112,6 +116,7 @@ def environment(commit: str) -> Row:
         "date": machine["date"],
         "commit": machine["commit"],
         "vllm": releases.installed_version(),
+        "model_runner": "V2" if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" else "V1",
         "command": "python -m tools.vllm_bench",
     }
 

@@ -186,7 +186,8 @@ def _longest_prompt(setup: Setup) -> int:
 
 
 def _start(name: str, setup: Setup) -> Any:
-    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_USE_V2_MODEL_RUNNER="0", VLLM_NO_USAGE_STATS="1")
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     from lazyrope.vllm import plugin
     from vllm import LLM
 

@@ -106,7 +106,6 @@ def _refused(config: Any) -> Iterator[str]:
     is_float32 = str(model.dtype) == "torch.float32" and config.device_config.device_type != "cpu"
     for is_refused, reason in (
         (backend != "CUSTOM", f"the attention backend is {backend}; start vLLM with {START}"),
-        (config.use_v2_model_runner, "the V2 model runner is not served yet; set VLLM_USE_V2_MODEL_RUNNER=0"),
         (
             config.speculative_config is not None,
             "with speculative decoding, the host does not know how long requests are",
@@ -117,7 +116,8 @@ def _refused(config: Any) -> Iterator[str]:
         (parallel.prefill_context_parallel_size > 1, "prefill context parallelism divides prompts among ranks"),
         (
             parallel.pipeline_parallel_size > 1,
-            "with pipeline parallelism, vLLM's V1 model runner does not support a scheduler that plans a pass ahead",
+            "with pipeline parallelism, vLLM's V1 model runner does not support a scheduler that plans a pass ahead, "
+            "and its V2 model runner was not tested",
         ),
         (parallel.use_ubatching, "microbatches (--enable-dbo) divide the rows of a pass"),
         (size is not None and size % 16 != 0, f"--block-size {size} is not a multiple of 16"),

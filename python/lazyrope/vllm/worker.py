@@ -11,11 +11,13 @@ from .ledger import Ledger
 from .limits import check_config, check_pool
 from .plugin import register_for_cpu
 from .prompts import layout_of
+from .runners import request_names
 
 
 class LedgerWorker:
     """The part of the worker that does not depend on the device. The other base is vLLM's worker."""
 
+    vllm_config: Any
     model_runner: Any
     ledger: Ledger
 
@@ -46,11 +48,11 @@ class LedgerWorker:
 
     def _bind(self) -> None:
         """Hands the ledger to the builders of metadata. vLLM makes them, and may make them again."""
-        runner = self.model_runner
-        for groups in runner.attn_groups:
+        names = request_names(self.model_runner, self.vllm_config.use_v2_model_runner)
+        for groups in self.model_runner.attn_groups:
             for group in groups:
                 for builder in group.metadata_builders:
-                    builder.bind(self.ledger, lambda: runner.input_batch.req_ids)
+                    builder.bind(self.ledger, names)
 
 
 def observe(ledger: Ledger, output: Any) -> None:
@@ -81,16 +83,17 @@ def observe(ledger: Ledger, output: Any) -> None:
             ledger.extend(name, blocks[0] if blocks is not None else [], computed)
 
 
-def _go_on(ledger: Ledger, session: Any) -> None:
-    """Records the next part of a session of streamed input, which vLLM announces as a new request.
+def _go_on(ledger: Ledger, known: Any) -> None:
+    """Records a known request that vLLM announces as a new one.
 
-    A session begins without documents and stays so. It goes on wherever its last answer ended, also inside a block that
-    it has written itself.
+    It is the next part of a session of streamed input or, for the V2 model runner, a request that is resumed after a
+    preemption. A session begins without documents and stays so. It goes on wherever its last answer ended, also inside
+    a block that it has written itself.
     """
-    computed = session.num_computed_tokens
+    computed = known.num_computed_tokens
     whole = computed - computed % ledger.block_size
-    ledger.admit(session.req_id, ledger.layout_of(session.req_id), session.block_ids[0], whole)
-    ledger.extend(session.req_id, [], computed)
+    ledger.admit(known.req_id, ledger.layout_of(known.req_id), known.block_ids[0], whole)
+    ledger.extend(known.req_id, [], computed)
 
 
 @functools.cache
