@@ -260,6 +260,18 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         self.sliding_window, self.logits_soft_cap = sliding_window, logits_soft_cap or None
         self.kv_cache_dtype = kv_cache_dtype
         self.sinks = sinks  # a parameter that is loaded later
+        self._kernel_sinks: Any = None
+
+    def process_weights_after_loading(self, act_dtype: Any) -> None:
+        """Keeps the sinks in float32, which the kernels read.
+
+        Weights may be loaded again. Captured graphs read the same memory, so it is filled in place.
+        """
+        if self.sinks is None:
+            return
+        if self._kernel_sinks is None:
+            self._kernel_sinks = torch.empty_like(self.sinks, dtype=torch.float32, requires_grad=False)
+        self._kernel_sinks.copy_(self.sinks.detach())
 
     def do_kv_cache_update(self, layer: Any, key: Any, value: Any, kv_cache: Any, slot_mapping: Any) -> None:
         """Stores keys and values as they are, rotated by vLLM's positions."""
@@ -286,7 +298,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         k_pool, v_pool = key_and_value_pools(kv_cache)
         is_narrow = kernel.spec.kv_dtype != kernel.spec.dtype
         scales = {"k_scale": layer._k_scale, "v_scale": layer._v_scale} if is_narrow else {}
-        kernel(query, k_pool, v_pool, step, out=output, return_lse=False, sinks=self.sinks, **scales)
+        kernel(query, k_pool, v_pool, step, out=output, return_lse=False, sinks=self._kernel_sinks, **scales)
         return output
 
     def check(self, name: str, spec: AttentionSpec) -> None:
@@ -308,7 +320,6 @@ class Attention(AttentionImpl):  # type: ignore[misc]
             is_near = isinstance(given, float) and isinstance(known, float) and abs(given - known) <= 1e-6 * abs(known)
             if given != known and not is_near:
                 raise SpecError(f"{name} of vLLM has {what} = {given}; by the model's config, lazyrope expects {known}")
-        self.sinks = None if self.sinks is None else self.sinks.float()
 
 
 def _layer_index(name: str) -> int:
