@@ -47,14 +47,14 @@ test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # CI runs the first two of these files: each start of a server, and of another engine, takes long.
-VLLM_TESTS ?= $(addprefix tests/python/test_vllm,.py _recovery.py _schedules.py _server.py)
+VLLM_TESTS ?= $(addprefix tests/python/test_vllm,.py _recovery.py _schedules.py _server.py _ranks.py)
 test-vllm: build $(VENV)-vllm/.vllm  ## documents inside a real vLLM on the CPU, in an environment of its own (1.2 GB)
 	PYTHONPATH=$(BUILD)/package $(VENV)-vllm/bin/python -m pytest $(VLLM_TESTS)
 
-# The server of test_vllm_server.py is a process of its own, which has no interpreter of Triton.
+# The server of test_vllm_server.py and the ranks of test_vllm_ranks.py are other processes, without an interpreter.
 test-vllm-v2: build $(VENV)-vllm/.triton  ## the same with vLLM's V2 model runner, whose kernels Triton interprets (another 0.6 GB)
 	PYTHONPATH=$(BUILD)/package:$(VENV)-vllm/triton $(VENV)-vllm/bin/python -m pytest -p tests.support.interpreted_triton \
-	  $(filter-out %_server.py,$(VLLM_TESTS))
+	  $(filter-out %_server.py %_ranks.py,$(VLLM_TESTS))
 
 # It needs a GPU, and vLLM in the environment of PYTHON_VLLM. A run completes the file: it skips the cells that it has.
 PYTHON_VLLM ?= $(python)
