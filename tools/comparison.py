@@ -15,6 +15,7 @@ Name = Callable[[Row], str]
 PEERS = {
     "cudnn": "cuDNN, contiguous",
     "flash_attention_2": "FlashAttention-2, contiguous",
+    "flash_attention_3_contiguous": "FlashAttention-3 of vLLM, contiguous",
     "flash_attention_4_contiguous": "FlashAttention-4, contiguous",
     "flashinfer_contiguous": "FlashInfer fa3, contiguous",
     "cudnn_paged": "cuDNN, paged",
@@ -22,6 +23,7 @@ PEERS = {
     "flashinfer_fa3": "FlashInfer fa3, paged",
     "flashinfer_xqa": "FlashInfer XQA, paged",
     "flashinfer_cascade": "FlashInfer cascade, paged",
+    "flash_attention_3": "FlashAttention-3 of vLLM, paged",
     "vllm_flash_attention_3": "FlashAttention-3 of vLLM, paged",
     "flash_attention_4": "FlashAttention-4, paged",
     "lazy_on_flashinfer": "lazy RoPE from FlashInfer's parts",
@@ -35,6 +37,8 @@ OWN = {
     "batch_variant": "splits that depend on the batch",
     "decoding": "decode alone",
     "chunk": "the chunk alone",
+    "pool_16": "a pool of 16 bits",
+    "sm80": "family sm80",
 }
 FIGURES = {
     "best_peer": "the fastest peer",
@@ -47,6 +51,17 @@ NAMES = FIGURES | PEERS | OWN
 
 def thousands(tokens: int) -> str:
     return f"{tokens >> 10}k" if tokens % 1024 == 0 else str(tokens)
+
+
+def documents_text(row: Row) -> str:
+    """Returns the lengths of the row's documents: "documents of about 400"."""
+    if "doc_between" in row:
+        return "documents of {} to {}".format(*row["doc_between"])
+    return f"documents of {'about ' if row.get('ragged') else ''}{thousands(row['doc_tokens'])}"
+
+
+def has_usual_documents(row: Row) -> bool:
+    return row["doc_tokens"] == 1024 and not row.get("ragged") and "doc_between" not in row
 
 
 def span(values: Iterable[float], digits: int = 2) -> str:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.comparison import Name, Row, own_table, peers_table, required, span, targets_table, thousands
+from tools.comparison import (
+    Name,
+    Row,
+    documents_text,
+    has_usual_documents,
+    own_table,
+    peers_table,
+    required,
+    span,
+    targets_table,
+    thousands,
+)
 from tools.rag.tables import Table
 
 
@@ -12,10 +23,10 @@ def name(row: Row) -> str:
     """Returns batch and context, and the settings that differ from those of most rows."""
     if row["kernel"] == "plan":
         return f"{row['batch']} requests, {row['segments']} segments"
-    mean = "about " if row.get("ragged") else ""
     differences = {
         f"one of {thousands(row.get('first_context', 0))} among them": "first_context" in row,
-        f"documents of {mean}{row['doc_tokens']}": row["doc_tokens"] != 1024,
+        f"{row['heads'][0]}/{row['heads'][1]} heads": row["heads"] != [32, 8],
+        documents_text(row): not has_usual_documents(row),
         f"{row['query_tokens']} query tokens": row["query_tokens"] != 1,
         f"pages of {row['page_size']}": row["page_size"] != 16,
         "keys and values in separate tensors": "pools_apart" in row,

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.comparison import Name, Row, own_table, peers_table, span, targets_table, thousands
+from tools.comparison import (
+    Name,
+    Row,
+    documents_text,
+    has_usual_documents,
+    own_table,
+    peers_table,
+    span,
+    targets_table,
+    thousands,
+)
 from tools.rag.tables import Table
 
 
@@ -15,7 +25,8 @@ def name(row: Row) -> str:
         "causal": row["mask"] == "causal",
         heads: row["heads"] != [32, 8],
         f"head_dim {row['head_dim']}": row["head_dim"] != 128,
-        f"documents of {thousands(row['doc_tokens'])}": row["doc_tokens"] != 1024,
+        documents_text(row): not has_usual_documents(row),
+        f"KV in {row['kv_dtype']}": row["kv_dtype"] != row["dtype"],
         "no rotation": row["rope"] == "none",
         f"family {row.get('family')}": "family" in row,
         "batch invariant": "batch_invariant" in row,

@@ -14,7 +14,7 @@ from lazyrope.bench.peers import UnsupportedShape, peer_calls
 from lazyrope.bench.timer import Memory
 
 from tests.support.bench import SMALL
-from tools.bench import host, package_peers, prefix_peers
+from tools.bench import fa3_peer, host, package_peers
 from tools.bench.kv import Pages
 from tools.bench.peers import PEERS, importable
 from tools.bench.prefix_peers import PREFIX_PEERS
@@ -156,7 +156,7 @@ class TestPeers:
     def test_vllm_s_attention_has_all_queries_as_one_sequence(self, monkeypatch, tmp_path):
         """The schema of the operators is vLLM 0.26.0's."""
         ops = unittest.mock.MagicMock()
-        monkeypatch.setattr(prefix_peers, "load_vllm_ops", lambda: ops)
+        monkeypatch.setattr(fa3_peer, "load_vllm_ops", lambda: ops)
         out = PEERS["vllm_flash_attention_3"].make(one_document(6), Memory("cpu"))()
         sizes = ops.get_scheduler_metadata.call_args.args
         assert sizes[:7] == (1, 6, 96, 4, 2, 64, 64) and len(sizes) == 23 and sizes[14] == 16
@@ -166,6 +166,27 @@ class TestPeers:
         assert given[14].shape == (1, 6) and given[23:25] == (1 / 8, False)
         assert given[29] is ops.get_scheduler_metadata.return_value
 
+    @pytest.mark.parametrize("kv_dtype", ["bfloat16", "float8_e4m3fn"])
+    def test_flash_attention_3_reads_pages_or_contiguous_keys(self, monkeypatch, kv_dtype):
+        """With keys of 8 bits, the queries have 8 bits, too."""
+        ops = unittest.mock.MagicMock()
+        monkeypatch.setattr(fa3_peer, "load_vllm_ops", lambda: ops)
+        shape = replace(Shape("prefill", 3, 4, 96, mask="causal", **SMALL), kv_dtype=kv_dtype)
+        out = PEERS["flash_attention_3"].make(shape, Memory("cpu"))()
+        paged = ops.fwd.call_args.args
+        assert ops.get_scheduler_metadata.call_args.args[:8] == (3, 4, 96, 4, 2, 64, 64, getattr(torch, kv_dtype))
+        assert paged[7].tolist() == [0, 4, 8, 12] and paged[11].tolist() == [96] * 3 and paged[14].shape == (3, 6)
+        assert paged[1].shape == (18, 16, 2, 64) and paged[24] and len(paged) == 37
+        PEERS["flash_attention_3_contiguous"].make(shape, Memory("cpu"))()
+        contiguous = ops.fwd.call_args.args
+        assert contiguous[1].shape == (288, 2, 64) and contiguous[8].tolist() == [0, 96, 192, 288]
+        assert contiguous[11] is contiguous[14] is contiguous[29] is None and len(contiguous) == 37
+        for given in (paged, contiguous):
+            assert given[0].dtype == getattr(torch, kv_dtype) and out.dtype == torch.bfloat16
+            assert [x if x is None else x.shape for x in given[20:23]] == [
+                None if kv_dtype == "bfloat16" else (3, 2)
+            ] * 3
+
     def test_vllm_s_library_is_loaded_without_importing_vllm(self, monkeypatch, tmp_path):
         (tmp_path / "vllm/vllm_flash_attn").mkdir(parents=True)
         (tmp_path / "vllm/__init__.py").write_text("raise ImportError('was imported')")
@@ -173,10 +194,10 @@ class TestPeers:
         loaded = []
         monkeypatch.setattr(torch.ops, "load_library", loaded.append)
         with pytest.raises(UnsupportedShape, match=r"has no vllm_flash_attn/_vllm_fa3_C\.abi3\.so in the package vllm"):
-            prefix_peers.load_vllm_ops()
+            fa3_peer.load_vllm_ops()
         library = tmp_path / "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"
         library.touch()
-        prefix_peers.load_vllm_ops()
+        fa3_peer.load_vllm_ops()
         assert loaded == [library]
 
     @pytest.mark.parametrize("name", PREFIX_PEERS)

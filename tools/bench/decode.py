@@ -57,7 +57,21 @@ DOCUMENTS = [
     _decode(64, 4096, doc_tokens=64, variants=plain(4096), limits=(Limit("plain", factor=1.05),)),
     _decode(1, 16384, doc_tokens=64, variants=plain(16384), limits=(Limit("plain", factor=1.10),)),
     _decode(64, 4096, doc_tokens=400, ragged=True, variants=plain(4096)),
-    _decode(64, 4096, doc_tokens=64, ragged=True, variants=plain(4096)),
+    _decode(
+        64,
+        4096,
+        doc_tokens=64,
+        ragged=True,
+        variants=plain(4096),
+        limits=(Limit("plain", factor=1.05), aim("plain", factor=1.02)),
+    ),
+    _decode(
+        128,
+        3072,
+        heads=(28, 4),
+        doc_between=(40, 700),
+        limits=(Limit("best_peer", factor=1.02), aim("best_peer", factor=1.00)),
+    ),
 ]
 
 

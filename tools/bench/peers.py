@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lazyrope.bench import peers as user
 
-from tools.bench import package_peers, prefix_peers
+from tools.bench import fa3_peer, package_peers, prefix_peers
 from tools.bench.cudnn_peer import cudnn_paged
 
 
@@ -23,6 +23,8 @@ class Peer:
 PEERS = {
     **{name: Peer(make) for name, make in user.PEERS.items()},
     "cudnn_paged": Peer(cudnn_paged, "cudnn", paged=True),
+    "flash_attention_3": Peer(fa3_peer.flash_attention_3, "vllm", paged=True),
+    "flash_attention_3_contiguous": Peer(fa3_peer.flash_attention_3_contiguous, "vllm"),
     "flashinfer_fa2": Peer(package_peers.flashinfer_fa2, "flashinfer", paged=True),
     "flashinfer_fa3": Peer(package_peers.flashinfer_fa3, "flashinfer", paged=True),
     "flashinfer_contiguous": Peer(package_peers.flashinfer_contiguous, "flashinfer"),

@@ -33,7 +33,13 @@ def _large_chunk(query_tokens: int, context: int) -> Shape:
 
 
 # Whole requests have contiguous keys anyway, so few of their peers are paged.
-SQUARE_PEERS = (*TORCH_PEERS, "cudnn_paged", "flashinfer_contiguous", "flash_attention_4_contiguous")
+SQUARE_PEERS = (
+    *TORCH_PEERS,
+    "cudnn_paged",
+    "flash_attention_3_contiguous",
+    "flashinfer_contiguous",
+    "flash_attention_4_contiguous",
+)
 
 LARGE = ((512, 32768), (2048, 8192))
 
@@ -63,13 +69,51 @@ def _documents() -> list[Shape]:
     return rows
 
 
+def _within(required: float, aimed: float, over: str = "best_peer") -> tuple[Limit, Limit]:
+    """Returns the factors over another figure that are required and aimed at."""
+    return Limit(over, factor=required), aim(over, factor=aimed)
+
+
 def _other_lengths() -> list[Shape]:
-    """Returns rows with further lengths of documents, for the plot. They have no limits."""
-    return [
-        _chunk(2048, 8192, head_dim=head_dim, doc_tokens=doc_tokens, variants=plain(8192), peers=())
-        for head_dim in (64, 128, 256)
-        for doc_tokens in (64, 512, 4096)
+    """Returns rows with further lengths of documents, for the plot. Only the shortest have limits."""
+    shortest = {64: _within(1.65, 1.3), 128: _within(1.35, 1.12), 256: _within(1.22, 1.09)}
+    rows = []
+    for head_dim, limits in shortest.items():
+        options: dict[str, Any] = {"head_dim": head_dim, "variants": plain(8192)}
+        rows.append(_chunk(2048, 8192, *limits, doc_tokens=64, peers=PREFILL_PEERS, **options))
+        rows += [_chunk(2048, 8192, doc_tokens=doc_tokens, peers=(), **options) for doc_tokens in (512, 4096)]
+    return rows
+
+
+def _ragged() -> list[Shape]:
+    """Returns rows with documents of the lengths that retrieval has: passages, and whole pages."""
+    passages = _chunk(1024, 20480, *_within(1.01, 0.97), doc_between=(40, 700), peers=PREFILL_PEERS)
+    limits = _within(1.00, 0.91)
+    pages = Shape("prefill", 4, 96, 10240, doc_between=(200, 4000), peers=PREFILL_PEERS, limits=limits)
+    return [passages, pages]
+
+
+def _other_head_dims() -> list[Shape]:
+    """Returns rows of head dimensions that are not powers of two."""
+    rows = [
+        _chunk(1024, 16384, *_within(*factors), head_dim=head_dim, peers=TORCH_PEERS)
+        for head_dim, factors in {80: (1.01, 0.91), 160: (1.04, 0.93)}.items()
     ]
+    for head_dim in (72, 112):
+        row = _chunk(1024, 16384, head_dim=head_dim, peers=(), variants={"sm80": {"family": "sm80"}})
+        rate = aim(None, plus_us=row.flops / 500 / 1e6)
+        rows.append(replace(row, limits=(Limit("sm80", factor=0.5), rate)))
+    return rows
+
+
+NARROW_POOL = _chunk(
+    2048,
+    8192,
+    *_within(1.10, 1.04, over="pool_16"),
+    kv_dtype="float8_e4m3fn",
+    variants={"pool_16": {"kv_dtype": "bfloat16"}},
+    peers=(),
+)
 
 
 def _squares() -> list[Shape]:
@@ -81,6 +125,8 @@ def _squares() -> list[Shape]:
                 limits = [Limit("best_peer", factor=1 / 0.90), aim("best_peer", factor=1)]
                 if (heads, head_dim, tokens, mask) == ((32, 8), 128, 1024, "causal"):
                     limits.append(Limit("cudnn", factor=1 / 0.97))
+                if (head_dim, tokens) == (256, 16384):
+                    limits += _within(1.01, 0.96, over="flash_attention_3_contiguous")
                 shape = Shape("prefill", 16384 // tokens, tokens, tokens, heads=heads, head_dim=head_dim, mask=mask)
                 rows.append(replace(shape, group="squares", peers=SQUARE_PEERS, limits=tuple(limits)))
     return rows
@@ -111,6 +157,9 @@ PREFILL = [
     *CHUNKS,
     *_documents(),
     *_other_lengths(),
+    *_ragged(),
+    *_other_head_dims(),
+    NARROW_POOL,
     *_squares(),
     *(_batch_invariant(*size) for size in LARGE),
     MIXED,

@@ -6,19 +6,17 @@ these peers have nothing but that prefix, so neither library merges it with toke
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 from lazyrope.bench.peers import UnsupportedShape, queries, require_16_bits
 from lazyrope.bench.timer import Call, Memory
 
 from tools.bench import package_peers
+from tools.bench.fa3_peer import paged_call
 from tools.bench.kv import Pages, ints
 from tools.bench.shapes import Shape
 
 PREFIX_PEERS = ("flashinfer_cascade", "vllm_flash_attention_3")
-VLLM_LIBRARY = "vllm_flash_attn/_vllm_fa3_C.abi3.so"  # in the folder of the package vllm
 
 
 def require_one_prefix(shape: Shape) -> None:
@@ -57,48 +55,13 @@ def flashinfer_cascade(shape: Shape, memory: Memory) -> Call:
     return package_peers.Captured(lambda: wrapper.run(q, (pages.k, pages.v)))
 
 
-def load_vllm_ops() -> Any:
-    """Returns the operators of vLLM's FlashAttention-3. Python's part of vLLM is not imported, because it is large."""
-    import torch
-
-    found = importlib.util.find_spec("vllm")
-    for folder in (found and found.submodule_search_locations) or ():
-        if (library := Path(folder) / VLLM_LIBRARY).is_file():
-            torch.ops.load_library(library)
-            return torch.ops._vllm_fa3_C
-    raise UnsupportedShape(f"has no {VLLM_LIBRARY} in the package vllm")
-
-
 def vllm_flash_attention_3(shape: Shape, memory: Memory) -> Call:
     """The kernel call that vLLM 0.26.0 makes for the common prefix of a step's requests.
 
     All query tokens are one sequence over the block table of the prefix, without a mask.
     """
-    import torch
-
     require_16_bits(shape)
     require_one_prefix(shape)
-    ops = load_vllm_ops()
     pages = Pages(shape.contexts[:1], shape, memory)
     q = _query_tokens(shape, memory)
-    cu_q, rows, keys, (q_heads, kv_heads) = ints([0, len(q)], memory), len(q), shape.context, shape.heads
-    out = torch.empty_like(q)
-    head_dim, no_window, num_splits = shape.head_dim, (-1, -1), 0
-    sizes = (1, rows, keys, q_heads, kv_heads, head_dim, head_dim, q.dtype)
-    no_cu_k = (None, None, None, None)
-    schedule = ops.get_scheduler_metadata(
-        *sizes, pages.lengths, cu_q, *no_cu_k, shape.page_size, 0, False, *no_window, False, num_splits, None, 0
-    )
-    none = (None,) * 5
-
-    def call() -> object:
-        ops.fwd(
-            *(q, pages.k, pages.v, None, None, None, out),
-            *(cu_q, None, None, None, pages.lengths, rows, keys, pages.table),
-            *none,
-            *(None, None, None, head_dim**-0.5, False, *no_window, 0.0, True),
-            *(schedule, num_splits, None, 0, None, 1, 0, None),
-        )
-        return out
-
-    return call
+    return paged_call(shape, memory, q, [len(q)], pages)

@@ -13,7 +13,14 @@ from lazyrope.bench.timer import Memory
 
 from tools.bench.limits import Limit
 
-PACKAGE_PEERS = ("cudnn_paged", "flashinfer_fa2", "flash_attention_4", "lazy_on_flashinfer")
+PACKAGE_PEERS = (
+    "cudnn_paged",
+    "flash_attention_3",
+    "flash_attention_3_contiguous",
+    "flashinfer_fa2",
+    "flash_attention_4",
+    "lazy_on_flashinfer",
+)
 DECODE_PEERS = (*TORCH_PEERS, *PACKAGE_PEERS, "flashinfer_xqa")
 PREFILL_PEERS = (
     *TORCH_PEERS,
@@ -31,6 +38,7 @@ MASKS = {"window": "sliding_window", "chunk": "chunked"}  # by the option that o
 class Shape(user.Shape):
     pools_apart: bool = False  # all keys are before all values; otherwise a page's values follow its keys
     ragged: bool = False  # documents have random lengths, doc_tokens on average
+    doc_between: tuple[int, int] | None = None  # documents have random lengths between these
     first_context: int | None = None  # context of the first request, if it differs from the others'
     first_tokens: int | None = None  # query tokens of the first request, if they differ from the others'
     family: str | None = None  # family of the kernels, if it is not the newest that the GPU has
@@ -57,7 +65,7 @@ class Shape(user.Shape):
         return replace(self, **{"variants": {}, "peers": (), "limits": (), **overrides})
 
     def about(self) -> dict[str, Any]:
-        names = ("pools_apart", "ragged", "first_context", "first_tokens", "family", "group")
+        names = ("pools_apart", "ragged", "doc_between", "first_context", "first_tokens", "family", "group")
         non_default = {name: getattr(self, name) for name in names}
         return {**super().about(), **{name: value for name, value in non_default.items() if value}, **self.options}
 
@@ -76,16 +84,11 @@ class Shape(user.Shape):
 
     @property
     def documents(self) -> list[list[int]]:
-        if not self.ragged:
+        between = (1, 2 * self.doc_tokens - 1) if self.ragged else self.doc_between
+        if between is None:
             return super().documents
         lengths = random.Random(self.doc_tokens)
-        return [self._ragged_documents(context, lengths) for context in self.contexts]
-
-    def _ragged_documents(self, context: int, lengths: random.Random) -> list[int]:
-        result: list[int] = []
-        while (left := context - sum(result)) > 0:
-            result.append(min(lengths.randint(1, 2 * self.doc_tokens - 1), left))
-        return result
+        return [_ragged_documents(context, lengths, between) for context in self.contexts]
 
     @property
     def kv_tokens(self) -> int:
@@ -102,6 +105,14 @@ class Shape(user.Shape):
         return min(seen, max(0, window - 1 - query))  # this query comes `query` tokens after the first one
 
 
+def _ragged_documents(context: int, lengths: random.Random, between: tuple[int, int]) -> list[int]:
+    """Returns the tokens of documents that fill a context. The last one may be shorter than the others can be."""
+    result: list[int] = []
+    while (left := context - sum(result)) > 0:
+        result.append(min(lengths.randint(*between), left))
+    return result
+
+
 def of_user(shape: user.Shape) -> Shape:
     """Returns a shape of ``lazyrope bench``, without limits and variants."""
     return Shape(**{each.name: getattr(shape, each.name) for each in fields(shape)})
@@ -109,4 +120,4 @@ def of_user(shape: user.Shape) -> Shape:
 
 def plain(context: int) -> dict[str, Overrides]:
     """Returns the variant without lazy RoPE: each context is one document, and nothing is rotated."""
-    return {"plain": {"rope": "none", "doc_tokens": context, "ragged": False}}
+    return {"plain": {"rope": "none", "doc_tokens": context, "ragged": False, "doc_between": None}}

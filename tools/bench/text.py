@@ -27,8 +27,7 @@ def shape_text(row: Row) -> str:
     context = f"{row['first_context']} and {row['context']}" if "first_context" in row else str(row["context"])
     kv_dtype = f", {row['kv_dtype']}" if row["kv_dtype"] != row["dtype"] else ""
     scores = "".join(f", {name} {row[name]}" for name in SCORES if name in row)
-    about = "about " if "ragged" in row else ""
-    documents = f"documents of {about}{row['doc_tokens']}"
+    documents = f"documents of {lengths_text(row)}"
     first = f", {row['first_tokens']} of the first" if "first_tokens" in row else ""
     documents += f", {row['distinct_tokens']} distinct tokens" if "distinct_tokens" in row else ""
     family = f", family {row['family']}" if "family" in row else ""
@@ -37,6 +36,12 @@ def shape_text(row: Row) -> str:
         f"({heads}{kv_dtype}, {row['mask']}, {row['rope']}{scores}{family}, {documents}, "
         f"pages of {row['page_size']}{', pools apart' if 'pools_apart' in row else ''})"
     )
+
+
+def lengths_text(row: Row) -> str:
+    if "doc_between" in row:
+        return "{} to {}".format(*row["doc_between"])
+    return f"about {row['doc_tokens']}" if "ragged" in row else str(row["doc_tokens"])
 
 
 def rate_text(row: Row) -> str:
