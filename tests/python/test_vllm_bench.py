@@ -21,6 +21,7 @@ class FakeEngine:
 
     def __init__(self, passes: int, most: int) -> None:
         self.now = 0.0
+        self.computed_tokens = 0
         self._passes, self._most = passes, most
         self._left: dict[str, int] = {}
         self._prompts: dict[str, Prompt] = {}
@@ -41,6 +42,7 @@ class FakeEngine:
 
     def step(self) -> list[Output]:
         self.now += 1.0
+        self.computed_tokens += 7
         outputs = []
         for name in list(self._left)[: self._most]:
             self._left[name] -= 1
@@ -63,7 +65,7 @@ def test_a_closed_loop_counts_what_is_measured_alone():
     assert figures["requests_per_s"] == 2 and figures["tokens_per_s"] == 4
     # Four requests run for two seconds while the other four wait. The first token comes a second after the start.
     assert figures["ttft_p50_ms"] == figures["ttft_p99_ms"] == 3000
-    assert figures["hit_rate"] == 0.5 and len(client.open) == 8
+    assert figures["tokens_per_step"] == 7 and figures["hit_rate"] == 0.5 and len(client.open) == 8
 
 
 def test_arrivals_do_not_wait_for_answers():

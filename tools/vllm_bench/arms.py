@@ -85,7 +85,12 @@ class Setup:
 
 
 class Arm:
-    """A running engine: what tools.vllm_bench.load needs of it, and its KV budget."""
+    """A running engine: what tools.vllm_bench.load needs of it, and its KV budget.
+
+    Attributes:
+        corpus: The documents.
+        computed_tokens: The tokens that all passes have computed so far.
+    """
 
     def __init__(self, name: str, setup: Setup) -> None:
         self.name, self.setup = name, setup
@@ -95,11 +100,24 @@ class Arm:
         self._scheduler, self._pool = core.scheduler, core.scheduler.kv_cache_manager.block_pool
         self._held: list[Any] = []
         self._recovery = LEVELS.get(name)
+        self.computed_tokens = 0
+        self._count(self._scheduler)
         self._host_seconds: defaultdict[str, list[float]] = defaultdict(list)  # one number for each call
         for part, names in TIMED.items():
             for each in names:
                 self._time(getattr(core, part), each)
         self.corpus = Corpus(setup.documents, setup.document_tokens, setup.config["vocab_size"])
+
+    def _count(self, scheduler: Any) -> None:
+        """Counts the tokens of all passes. Those of a document that a request of its own computes count, too."""
+        schedule: Callable[..., Any] = scheduler.schedule
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            output = schedule(*args, **kwargs)
+            self.computed_tokens += output.total_num_scheduled_tokens
+            return output
+
+        scheduler.schedule = counted
 
     def _time(self, owner: Any, name: str) -> None:
         method: Callable[..., Any] = getattr(owner, name)

@@ -51,6 +51,10 @@ class Engine(Protocol):
     @property
     def num_live(self) -> int: ...
 
+    @property
+    def computed_tokens(self) -> int:
+        """The tokens that all passes have computed so far."""
+
 
 class Corpus:
     """Random documents, and prompts over them."""
@@ -101,6 +105,7 @@ class Window:
     prompt_tokens: int = 0
     live: list[int] = field(default_factory=list)
     steps: int = 0
+    computed: int = 0
 
     def figures(self) -> dict[str, Any]:
         """Returns the figures of a cell. Times to the first token are those of requests whose first token came."""
@@ -112,6 +117,7 @@ class Window:
             "hit_rate": self.cached / self.prompt_tokens if self.prompt_tokens else None,
             "live": statistics.mean(self.live) if self.live else 0.0,
             "step_ms": 1e3 * self.seconds / max(1, self.steps),
+            "tokens_per_step": self.computed / max(1, self.steps),
             "seconds": self.seconds,
         }
         for percent in (50, 90, 99):
@@ -143,6 +149,7 @@ class Client:
 
     def step(self, window: Window | None) -> int:
         """Runs a pass. Returns the number of requests that it finished."""
+        computed = self._engine.computed_tokens
         outputs = self._engine.step()
         now = self._clock()
         finished = 0
@@ -163,6 +170,7 @@ class Client:
         if window is not None:
             window.finished += finished
             window.steps += 1
+            window.computed += self._engine.computed_tokens - computed
             window.live.append(self._engine.num_live)
         return finished
 
