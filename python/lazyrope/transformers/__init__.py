@@ -28,6 +28,7 @@ from .engine import Engine
 from .generation import Generation, Scores
 from .limits import allowed_positions
 from .models import MODEL_TYPES, can_be_captured, layer_groups
+from .ranks import Ranks
 
 __all__ = ["MODEL_TYPES", "Assessment", "Engine", "Generation", "LevelResult", "Sample", "Scores", "attach"]
 
@@ -67,7 +68,9 @@ def attach(
         model: A causal language model of transformers, of a type in ``MODEL_TYPES``: those of
             :func:`lazyrope.model_types` whose code calls the attention interface of transformers. Its layers may
             differ in their sliding window and in their RoPE. It is on one device, in bfloat16 or float16. On the CPU
-            in plain PyTorch it may also be in float32. A model of torch.compile serves by its own code.
+            in plain PyTorch it may also be in float32. A model of torch.compile serves by its own code. If transformers
+            has divided it among processes (``tp_plan="auto"``), each process attaches an engine, and all of them must
+            make the same calls in the same order. The budget is that of one process.
         budget: The bytes of KV of documents and requests together, or text such as "8GiB".
         tokenizer: The model's tokenizer. With it, prompts and documents may be text.
         mode: The way of reading documents. "lazy": the prompt reads the stored copy of each document in place.
@@ -190,7 +193,8 @@ def _backend(
         dtype=model.dtype if spec.kv_dtype == spec.dtype else None,
         device=model.device,
     )
-    return Backend(groups, _plain_kernels if is_plain else functools.partial(_kernels, arch=arch), store, kv_scales)
+    compiled = _plain_kernels if is_plain else functools.partial(_kernels, arch=arch)
+    return Backend(groups, compiled, store, kv_scales, Ranks(model))
 
 
 def _plain_kernels(spec: AttentionSpec) -> LayerKernels:

@@ -11,6 +11,7 @@ from .._core import AttentionSpec, LayerGroup
 from ..documents import DocumentStore
 from ..errors import SpecError
 from .hook import UNKNOWN, AttentionCall
+from .ranks import Ranks
 
 Tensor = Any
 
@@ -40,6 +41,7 @@ class Backend:
         kernels: The kernels of each group of layers.
         store: The store. It has the pools of all layers.
         arch: The arch of the kernels.
+        ranks: The processes among which the model is divided.
     """
 
     def __init__(
@@ -48,10 +50,12 @@ class Backend:
         compiled: Callable[[AttentionSpec], LayerKernels],
         store: DocumentStore,
         scales: Sequence[tuple[Tensor, Tensor]] | None,
+        ranks: Ranks,
     ) -> None:
         self.kernels = tuple(compiled(group.spec) for group in groups)
         self._compiled = compiled
         self.store = store
+        self.ranks = ranks
         self.arch: str = self.kernels[0].attention.arch
         self._group = {layer: i for i, group in enumerate(groups) for layer in group.layers}
         self._scales = _scales_of_layers(scales, groups[0].spec, len(self._group))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .ranks import Ranks
 from .work import Packed, power_of_two
 
 Tensor = Any
@@ -20,13 +21,15 @@ class Meter:
     Args:
         num_layers: The layers of the model.
         device: The device of the passes.
+        ranks: The processes among which the model is divided. Each one measures the attention of its own heads.
 
     Attributes:
         capacity: The pages that there is room for.
     """
 
-    def __init__(self, num_layers: int, device: Any) -> None:
+    def __init__(self, num_layers: int, device: Any, ranks: Ranks) -> None:
         self.capacity = 0
+        self._ranks = ranks
         self._masses = torch.empty((num_layers, 0), dtype=torch.float32, device=device)
 
     def update(self, packed: Packed, views: dict[str, Tensor]) -> None:
@@ -50,6 +53,7 @@ class Meter:
         """Gives the questions the masses of their pages, summed over layers, after the last layer."""
         counted = self._masses[: self._layers]
         masses = counted.index_select(1, self._pages).sum(0)
+        self._ranks.add(masses)
         parts = masses.split([len(question.pages) for question in self._questions])
         for question, mass in zip(self._questions, parts, strict=True):
             question.mass = mass if question.mass is None else question.mass + mass

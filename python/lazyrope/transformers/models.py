@@ -12,6 +12,7 @@ from .._core import AttentionSpec, LayerGroup, model_types
 from .._layers import num_layers_of, require_equal
 from ..errors import SpecError
 from .limits import allowed_positions, depends_on_length
+from .ranks import check_heads, num_ranks
 
 NO_INTERFACE = "its code does not call the attention interface of transformers"
 RECURRENT = "it has layers with a recurrent state, which is not position-free"
@@ -35,7 +36,7 @@ SHARED = ("head_dim", "num_q_heads", "num_kv_heads", "dtype", "kv_dtype")
 def layer_groups(
     model: Any, kv_dtype: Any = None, max_model_len: int | None = None, *, cascade: bool = False
 ) -> list[LayerGroup]:
-    """Returns the attention of all layers of a model, for queries that the model has rotated.
+    """Returns the attention of all layers of a model, or of one rank of it, for queries that the model has rotated.
 
     Args:
         model: A causal language model of transformers.
@@ -50,14 +51,17 @@ def layer_groups(
     _check_is_loaded(model)
     _check_type(model)
     dtype = torch.float16 if model.dtype == torch.float16 else torch.bfloat16
-    groups = AttentionSpec.groups_from_hf(
-        model.config,
-        dtype=dtype,
-        query_form="rotated",
-        kv_dtype=kv_dtype,
-        max_model_len=allowed_positions(model.config, max_model_len),
-        cascade=cascade,
-    )
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "query_form": "rotated",
+        "kv_dtype": kv_dtype,
+        "max_model_len": allowed_positions(model.config, max_model_len),
+        "cascade": cascade,
+    }
+    groups = AttentionSpec.groups_from_hf(model.config, **options)
+    if num_ranks(model) > 1:
+        check_heads(model, groups[0].spec)
+        groups = AttentionSpec.groups_from_hf(model.config, **options, tensor_parallel=num_ranks(model))
     if num_layers_of(groups) != model.config.num_hidden_layers:
         raise SpecError(
             f"{num_layers_of(groups)} of {model.config.num_hidden_layers} layers have attention; the engine supports "
@@ -70,10 +74,11 @@ def layer_groups(
 def can_be_captured(model: Any) -> bool:
     """Returns False if the model's code reads numbers back to the host, which no CUDA graph can capture.
 
+    A model that is divided among ranks is not captured either, because its sums over ranks were not tested in graphs.
     transformers marks the classes whose code does not. A loop over experts reads back which experts have tokens, and
     LongRoPE and dynamic scaling read back the greatest position.
     """
-    if depends_on_length(model.config):
+    if depends_on_length(model.config) or num_ranks(model) > 1:
         return False
     has_experts = getattr(model, "_can_set_experts_implementation", lambda: False)()
     loops = has_experts and model.config._experts_implementation == "eager"

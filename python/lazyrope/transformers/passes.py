@@ -119,7 +119,7 @@ class Pass:
         self._group_steps = [_GrowingStep(kernels.attention, backend.store, least) for kernels in backend.kernels]
         self._has_groups = False
         self._num_layers: int | None = None
-        self._meter = Meter(backend.num_layers, backend.store.device) if measures else None
+        self._meter = Meter(backend.num_layers, backend.store.device, backend.ranks) if measures else None
         self.out: Tensor | None = None
         self.after_layer: Callable[[], object] | None = None
 
@@ -222,6 +222,7 @@ class Runner:
         layers.finish()
         _store_logits(work, logits[len(work.rows) :])
         chosen = self.sample(logits[: len(work.rows)], temperature if any(temperatures) else None)
+        self.backend.ranks.agree(chosen)
         return [int(token) for token in chosen.tolist()]
 
     def _to_device(self, packed: Packed) -> Tensor:
