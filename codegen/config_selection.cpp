@@ -17,13 +17,13 @@ constexpr int kRegistersPerLane = kRegistersPerSm / 4 / 32;
 
 // Returns the number of CTAs that the shared memory of an SM has room for, 1 to `max`.
 int ctas_that_fit(const TileConfig& config, const KernelSpec& spec, const Arch& arch, int max) {
-  const int bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  const int bytes = config.shared_bytes(spec);
   return std::clamp(arch.shared_per_sm / (bytes + kReservedSharedPerBlock), 1, max);
 }
 
 // Tells whether the shared memory of an SM has room for config.ctas_per_sm CTAs.
 bool has_room(const TileConfig& config, const KernelSpec& spec, const Arch& arch) {
-  const int bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  const int bytes = config.shared_bytes(spec);
   return bytes <= arch.shared_per_block &&
          config.ctas_per_sm * (bytes + kReservedSharedPerBlock) <= arch.shared_per_sm;
 }
@@ -36,10 +36,16 @@ TileConfig fp8_prefill(TileConfig config, const KernelSpec& spec, const Arch& ar
   longer.ctas_per_sm = 1;
   if (spec.head_dim <= 80) longer.warps_m = 8;
   const bool gains = spec.head_dim <= 80 || spec.head_dim == 160;
-  if (gains && longer.shared_bytes(spec.head_dim, 1) <= arch.shared_per_block) return longer;
+  if (gains && longer.shared_bytes(spec) <= arch.shared_per_block) return longer;
   // The pool's scale takes one register more, but 32 rows with 128 columns and 64 scores each leave
   // none.
   if (config.warp_m == 32 && spec.head_dim >= 128) config.mma_n = 32;
+  return config;
+}
+
+// Returns the tile with as many stages of its ring as there is room for.
+TileConfig with_fitting_stages(TileConfig config, const KernelSpec& spec, const Arch& arch) {
+  while (config.stages > 2 && !has_room(config, spec, arch)) --config.stages;
   return config;
 }
 
@@ -49,8 +55,7 @@ TileConfig fp8_decode(TileConfig config, const KernelSpec& spec, const Arch& arc
   config.warp_n = config.mma_n = 32;
   constexpr int kMaxStages = 8;
   config.stages = kMaxStages;
-  while (config.stages > 2 && !has_room(config, spec, arch)) --config.stages;
-  return config;
+  return with_fitting_stages(config, spec, arch);
 }
 
 // Returns the number of KV heads whose keys are read together. Reading less than 256 contiguous
@@ -95,6 +100,8 @@ KernelConfig config_of(const Sm80Row& row, const KernelSpec& spec, const Arch& a
     config.decode = fp8_decode(config.decode, spec, arch);
     config.prefill = fp8_prefill(config.prefill, spec, arch);
   }
+  // Some rows leave no room for the biases of keys.
+  if (spec.key_bias) config.decode = with_fitting_stages(config.decode, spec, arch);
   if (spec.group_size > config.decode.block_m())
     config.decode = wide_decode(config.prefill, spec, arch);
   return with_fixed_splits(config, spec);

@@ -30,7 +30,8 @@ class TileConfigCheck {
         tile_(config),
         head_dim_(spec.head_dim),
         kv_bytes_(bytes_of(spec.pool_dtype())),
-        has_odd_kv_heads_(spec.has_odd_kv_heads) {}
+        has_odd_kv_heads_(spec.has_odd_kv_heads),
+        has_key_bias_(spec.key_bias) {}
 
   void shape() const {
     one_of("heads", tile_.heads, allowed_heads());
@@ -63,7 +64,7 @@ class TileConfigCheck {
     if (!has_family(arch, tile_.family))
       throw SpecError(fmt::format("kernel config: {}.family = {}; {} has only {}", name_,
                                   to_string(tile_.family), arch.name, to_string(arch.family)));
-    const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_);
+    const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_, has_key_bias_);
     if (bytes > arch.shared_per_block)
       throw SpecError(
           fmt::format("kernel config: {} needs {} bytes of shared memory; a CTA has {} on {}",
@@ -155,6 +156,7 @@ class TileConfigCheck {
   int head_dim_;
   int kv_bytes_;
   bool has_odd_kv_heads_;
+  bool has_key_bias_;
 };
 
 }  // namespace

@@ -114,6 +114,21 @@ void validate_cascade(const KernelSpec& spec) {
         "choose one of them");
 }
 
+// A bias makes compact documents, whose tokens lie in any slot of their document: a slot then says
+// nothing about where a token was in the text.
+void validate_key_bias(const KernelSpec& spec) {
+  if (!spec.key_bias) return;
+  if (spec.mask != "causal" && spec.mask != "full")
+    throw SpecError(
+        fmt::format("key_bias with mask = \"{}\"; the mask compares the order of keys, and the slots "
+                    "of a compact document have none: allowed are causal and full",
+                    spec.mask));
+  if (spec.key_form == KeyForm::kRaw)
+    throw SpecError(
+        R"(key_bias with key_form = "raw"; kernels rotate raw keys by their slot, and the slots of a )"
+        R"(compact document have no order: store local keys)");
+}
+
 }  // namespace
 
 std::string_view to_string(Dtype dtype) { return name_of(kKvDtypes, dtype); }
@@ -137,6 +152,7 @@ void validate(const KernelSpec& spec) {
                                 kMinSoftcap, kMaxSoftcap));
   if (spec.temperature) validate(*spec.temperature);
   validate_cascade(spec);
+  validate_key_bias(spec);
   validate_kv_dtype(spec);
   validate_key_form(spec);
   validate(spec.rope, spec.head_dim);
@@ -156,6 +172,7 @@ std::string describe(const KernelSpec& spec) {
   if (spec.batch_invariant) text += ", batch invariant";
   if (spec.cascade) text += ", cascade";
   if (spec.page_mass) text += ", page mass";
+  if (spec.key_bias) text += ", key bias";
   if (spec.key_form == KeyForm::kRaw) text += ", raw keys";
   if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));

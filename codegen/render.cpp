@@ -175,6 +175,10 @@ std::string page_mass_file(const KernelSpec& spec) {
   return fmt::format("ops/page_mass/{}.cuh", spec.page_mass ? "measured" : "none");
 }
 
+std::string key_bias_file(const KernelSpec& spec) {
+  return fmt::format("ops/key_bias/{}.cuh", spec.key_bias ? "added" : "none");
+}
+
 // A kernel's part in the cascade (templates/abi/cascade.h).
 enum class CascadeRole { kNone, kDefers, kIsShared };
 
@@ -195,7 +199,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
   const bool lets_next_start = role == CascadeRole::kDefers && !is_prefill;
   const bool rotates_by_base = is_rotated && role != CascadeRole::kIsShared;
   TemplateType product = product_type(spec, config);
-  const int shared_bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  const int shared_bytes = config.shared_bytes(spec);
   values.insert({{"product_file", std::move(product.file)},
                  {"product", std::move(product.name)},
                  {"kernel_file", fmt::format("family/{}/{}_kernel.cuh", to_string(config.family),
@@ -204,6 +208,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
                  {"wgmma_shapes", wgmma_shapes(spec, config)},
                  {"rereads_tid", fmt::to_string(rereads_tid(config))},
                  {"page_mass", page_mass_file(spec)},
+                 {"key_bias", key_bias_file(spec)},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},

@@ -69,7 +69,8 @@ std::shared_ptr<Step> plan(const Attention& attention, Batch& batch, PoolFormat 
 void update(Step& step, Batch& batch, Stream stream = nullptr, bool check = false);
 
 // out = attention of q, both [tokens, num_q_heads, head_dim]; lse [tokens, num_q_heads] float32,
-// natural logarithm. `sinks`, if and only if the spec has them: [num_q_heads] float32. Rows of q
+// natural logarithm. The pool has a bias of keys if and only if the spec has one. `sinks`, if and
+// only if the spec has them: [num_q_heads] float32. Rows of q
 // beyond the step's tokens are left alone. `page_mass`, which only specs with page_mass give:
 // [runs] float32, the attention weights of each run of 16 slots, summed over the query tokens and
 // the heads of its request. Batch::run_indptr() numbers the runs. The step needs

@@ -145,6 +145,8 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
       ->group(kBothGroup);
   app.add_flag("--page-mass", options.page_mass, "Give the attention mass of pages of 16 slots")
       ->group(kBothGroup);
+  app.add_flag("--key-bias", options.key_bias, "Add a bias to the scores of each key")
+      ->group(kBothGroup);
   offer_values(add("--query-form", options.query_form, "FORM",
                    "raw, or rotated if the caller rotates queries (default: raw)"),
                forms);
@@ -297,6 +299,7 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.batch_invariant) spec.batch_invariant = true;
   if (options.cascade) spec.cascade = true;
   if (options.page_mass) spec.page_mass = true;
+  if (options.key_bias) spec.key_bias = true;
   validate(spec);
   return tensor_parallel(std::move(spec), options.tensor_parallel);
 }

@@ -37,6 +37,7 @@ struct SpecOptions {
   bool batch_invariant = false;
   bool cascade = false;
   bool page_mass = false;
+  bool key_bias = false;
 };
 
 struct NamedSpec {

@@ -220,6 +220,7 @@ class Attention:
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
         page_mass: Tensor | None = None,
+        key_bias: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T]:
@@ -253,6 +254,11 @@ class Attention:
                 weights in each run of 16 slots, over the query heads and the query tokens of its request that count
                 (``mass_tokens``). :attr:`Batch.page_indptr` numbers the pages; masses beyond the tensor's end are
                 dropped. The spec must have page_mass, and the step's capacity ``mass_pages``.
+            key_bias: The bias of each key, float32 [pages, kv_heads, page_size] for pools of either layout: a natural
+                logarithm that is added to the key's scores. Slots lie next to each other, and the address and the
+                other strides are multiples of 16 bytes. 0 changes nothing, and -inf hides the key from its KV head.
+                Slots outside the segments may have any bias; NaN or +inf inside them makes results NaN. It must be
+                given if and only if the spec has key_bias.
             check: If True, the call waits for the stream and checks that every page of the step is in the pool. It is
                 refused during stream capture.
             stream: A cudaStream_t or CUstream. The default is the current stream of q's framework.
@@ -281,6 +287,7 @@ class Attention:
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
         page_mass: Tensor | None = None,
+        key_bias: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T | None]: ...

@@ -1,4 +1,4 @@
-"""Plain PyTorch masks scores by logical positions here, and computes the temperature of queries."""
+"""Plain PyTorch masks scores by logical positions here, and modifies them as the spec says."""
 
 from __future__ import annotations
 
@@ -32,6 +32,25 @@ HIDDEN: dict[str, Callable[[AttentionSpec, Tensor, Tensor], Tensor] | None] = {
     "sliding_window": _outside_window,
     "chunked": _outside_chunk,
 }
+
+
+def modified(spec: AttentionSpec, score: Tensor, positions: Tensor, bias: Tensor | None) -> Tensor:
+    """Applies to scaled scores, in this order: the temperature of raw queries, the softcap, and the bias of keys.
+
+    Args:
+        spec: The spec.
+        score: The scores, float32 [kv_heads, group, rows, keys].
+        positions: The logical positions of the rows, [rows].
+        bias: The bias of each key, float32 [kv_heads, keys], or None.
+
+    Returns:
+        The logits, of the shape of score.
+    """
+    if spec.temperature is not None and spec.query_form == "raw":
+        score = score * temperature_of(spec.temperature, positions)[:, None]
+    if spec.softcap is not None:
+        score = torch.tanh(score / spec.softcap) * spec.softcap
+    return score if bias is None else score + bias[:, None, None]
 
 
 def temperature_of(temperature: QueryTemperature, positions: Tensor) -> Tensor:

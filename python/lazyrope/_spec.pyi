@@ -106,6 +106,7 @@ class AttentionSpec:
         temperature: QueryTemperature | None = None,
         cascade: bool = False,
         page_mass: bool = False,
+        key_bias: bool = False,
     ) -> None:
         """
         Args:
@@ -146,6 +147,11 @@ class AttentionSpec:
             page_mass: If True, calls can give the attention mass of pages: how much of the softmax's weight falls on
                 each run of 16 slots of a request, summed over its query tokens and heads (``page_mass`` of
                 :meth:`Attention.__call__`). Such a spec cannot have a cascade.
+            key_bias: If True, calls add a bias to the scores of each key, one for each KV head: the weight of key j is
+                proportional to exp(score_j + bias_j), with the score after scale, temperature and softcap
+                (``key_bias`` of :meth:`Attention.__call__`). Compact documents need it: they keep some tokens of a
+                text, for each KV head others, in any slots. So such a spec must have the mask "causal" or "full", and
+                local keys.
 
         Raises:
             SpecError: A value is not allowed, or two values do not fit together.
@@ -165,6 +171,7 @@ class AttentionSpec:
         key_form: Literal["local", "raw"] = "local",
         cascade: bool = False,
         page_mass: bool = False,
+        key_bias: bool = False,
     ) -> AttentionSpec:
         """Returns the attention of a Hugging Face model.
 
@@ -193,6 +200,7 @@ class AttentionSpec:
                 max_position_embeddings is that of a request of exactly max_model_len tokens.
             cascade: If True, segments that several requests read are read once, as in :class:`AttentionSpec`.
             page_mass: If True, calls can give the attention mass of pages, as in :class:`AttentionSpec`.
+            key_bias: If True, calls add a bias to the scores of each key, as in :class:`AttentionSpec`.
 
         Raises:
             SpecError: The config has an unknown model type or RoPE type, or a key that would change the result; the
@@ -217,6 +225,7 @@ class AttentionSpec:
         key_form: Literal["local", "raw"] = "local",
         cascade: bool = False,
         page_mass: bool = False,
+        key_bias: bool = False,
     ) -> list[LayerGroup]:
         """Returns the attention of every layer of a Hugging Face model, as groups of layers with equal specs.
 
@@ -234,6 +243,7 @@ class AttentionSpec:
             key_form: As in :meth:`from_hf`.
             cascade: As in :class:`AttentionSpec`.
             page_mass: As in :class:`AttentionSpec`.
+            key_bias: As in :class:`AttentionSpec`.
 
         Returns:
             The groups, in the order of their first layers. Each layer with attention is in one of them. A config that
@@ -287,6 +297,8 @@ class AttentionSpec:
     def cascade(self) -> bool: ...
     @property
     def page_mass(self) -> bool: ...
+    @property
+    def key_bias(self) -> bool: ...
     @property
     def frequencies(self) -> list[float]:
         """The radians per token of each rotated pair, in fp64. The list has rotary_dim / 2 entries."""

@@ -21,9 +21,10 @@ import torch
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._checks import checked
 from ._core import AttentionSpec, Batch
+from ._eager_bias import read_key_bias
 from ._eager_mass import MassPages, MassSum, counted_tokens
 from ._eager_pool import Slots, Tokens, gather, read, scatter, tokens_of
-from ._eager_scores import HIDDEN, temperature_of
+from ._eager_scores import HIDDEN, modified
 from ._overloads import bound, check_format, check_ints, check_tensor, check_type, ints, only, step_tensors
 from .errors import SpecError
 
@@ -351,6 +352,7 @@ class EagerAttention(_RopeAttention):
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
         page_mass: Tensor | None = None,
+        key_bias: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -373,13 +375,14 @@ class EagerAttention(_RopeAttention):
         masses = MassSum(self.spec, step.mass_pages, page_mass)
         keys = self._keys(read(k_pool, step.layout, step.tokens.slots, k_scale), step, q.dtype).permute(1, 2, 0)
         values = read(v_pool, step.layout, step.tokens.slots, v_scale).transpose(0, 1)
+        biases = read_key_bias(self.spec, key_bias, len(k_pool), step.tokens.slots, step.page_size)
         for request in step.requests:
             k, v, seen = keys[..., request.keys], values[:, request.keys], step.key_positions[request.keys]
             numbers = max(k.shape[-1], len(request.segments) * heads[1])  # for each row: scores or rotated queries
             rows = max(1, MAX_SCORES // max(1, heads[0] * numbers))
             for begin in range(request.rows.start, request.rows.stop, rows):
                 at = slice(begin, min(begin + rows, request.rows.stop))
-                score = self._scores(q, at, k, seen, request)
+                score = self._scores(q, at, k, seen, request, None if biases is None else biases[:, request.keys])
                 weights, lse_rows = self._softmax(score, sinks, lse is not None)
                 out[at] = (weights.flatten(1, 2) @ v).unflatten(1, score.shape[1:3]).permute(2, 0, 1, 3).flatten(1, 2)
                 if lse is not None and lse_rows is not None:
@@ -395,7 +398,9 @@ class EagerAttention(_RopeAttention):
         angles = self.cos_sin(step.key_positions[:, None], self.spec.attention_factor)
         return self.rotate(stored, angles).to(dtype).float()
 
-    def _scores(self, q: Tensor, rows: slice, k: Tensor, key_positions: Tensor, request: _Request) -> Tensor:
+    def _scores(
+        self, q: Tensor, rows: slice, k: Tensor, key_positions: Tensor, request: _Request, bias: Tensor | None
+    ) -> Tensor:
         """Computes the scores of some rows of one request. Those of keys that a query does not see are -inf.
 
         Args:
@@ -404,6 +409,7 @@ class EagerAttention(_RopeAttention):
             k: The request's keys, float32 [kv_heads, head_dim, keys].
             key_positions: The logical positions of the keys, [keys].
             request: The request.
+            bias: The bias of the keys, float32 [kv_heads, keys], or None.
 
         Returns:
             The scores, float32 [kv_heads, group, rows, keys].
@@ -415,10 +421,7 @@ class EagerAttention(_RopeAttention):
         parts = [own @ k[..., segment.keys] for own, segment in zip(packed, request.segments, strict=True)]
         nothing = k.new_empty((kv_heads, group * count, 0))  # for requests without segments
         score = (parts[0] if len(parts) == 1 else torch.cat([nothing, *parts], dim=-1)).unflatten(1, (group, count))
-        if self.spec.temperature is not None and self.spec.query_form == "raw":
-            score = score * temperature_of(self.spec.temperature, request.positions[mine])[:, None]
-        if self.spec.softcap is not None:
-            score = torch.tanh(score / self.spec.softcap) * self.spec.softcap
+        score = modified(self.spec, score, request.positions[mine], bias)
         for segment in request.segments:
             hides = HIDDEN[self.spec.mask]
             if hides is not None and self._may_hide(segment, request):

@@ -295,6 +295,7 @@ void Attention::check_own_memory(const char* name, const TensorView& output, con
   check_no_overlap(name, output, "v_pool", t.pool.values);
   check_no_overlap(name, output, "k_scale", t.pool.key_scale);
   check_no_overlap(name, output, "v_scale", t.pool.value_scale);
+  check_no_overlap(name, output, "key_bias", t.pool.key_bias);
   check_no_overlap(name, output, "sinks", t.sinks);
   if (step.pages() != nullptr) check_no_overlap(name, output, "the step's pages", *step.pages());
 }
@@ -322,6 +323,7 @@ void Attention::check_attend(const AttendTensors& t, const Step& step) const {
     throw SpecError(
         fmt::format("q has {} tokens; the step has {}", t.q.shape[0], step.num_tokens()));
   check_pool(spec_, t.pool, step.format(), device);
+  check_key_bias(spec_, t.pool, step.format(), device);
   check_lse(t, device);
   check_sinks(t.sinks, device);
   check_own_memory("out", t.out, t, step);
@@ -331,10 +333,11 @@ void Attention::check_attend(const AttendTensors& t, const Step& step) const {
   check_no_overlap("lse", *t.lse, "out", t.out);
 }
 
-AttendParams Attention::attend_params(const AttendTensors& t, const Step& step) const {
-  AttendParams params{};
+Attention::LaunchParams Attention::attend_params(const AttendTensors& t, const Step& step) const {
+  LaunchParams params{};
   params.q = tokens_of(t.q);
   params.pool = pool_params(spec_, t.pool, step.format());
+  params.key_bias = key_bias_params(t.pool);
   params.out = {t.out.data, t.out.strides[0] * kElementBytes, t.out.strides[1] * kElementBytes};
   if (t.lse)
     params.lse = {static_cast<float*>(t.lse->data), t.lse->strides[0] * kFloatBytes,
@@ -355,17 +358,21 @@ AttendParams Attention::attend_params(const AttendTensors& t, const Step& step) 
   return params;
 }
 
-void Attention::launch_kernel(KernelKind kind, const TileConfig& tile, const AttendParams& params,
+void Attention::launch_kernel(KernelKind kind, const TileConfig& tile, const LaunchParams& params,
                               std::int64_t pages, int page_size, const Device& device,
                               Stream stream, AccessedMemoryFn accessed_memory) const {
-  TmaAttendParams with_maps;  // kernels of family sm80 read its first member only
+  const auto launch = [&](const void* parameters) {
+    kernel(kind).on(device).launch(params.work.num_ctas, parameters, stream, accessed_memory);
+  };
+  if (tile.family != Family::kSm90a) return launch(&params);
+  BiasedParams<TmaAttendParams> with_maps;
   with_maps.attend = params;
-  if (tile.family == Family::kSm90a)
-    with_maps.maps = pool_maps_.get(spec_, params.pool, pages, page_size, tile.heads, device);
-  kernel(kind).on(device).launch(params.work.num_ctas, &with_maps, stream, accessed_memory);
+  with_maps.maps = pool_maps_.get(spec_, params.pool, pages, page_size, tile.heads, device);
+  with_maps.key_bias = params.key_bias;
+  launch(&with_maps);
 }
 
-void Attention::attend_rotated(AttendParams params, const Step& step, Stream stream,
+void Attention::attend_rotated(LaunchParams params, const Step& step, Stream stream,
                                AccessedMemoryFn accessed_memory) const {
   constexpr int kCtasPerSm = 2 * kRotateKeysCtasPerSm;  // more would only wait for these
   const Device& device = *step.device();
@@ -404,7 +411,7 @@ void Attention::sum_page_mass(const AttendParams& params, const TensorView& page
   kernel(KernelKind::kSumPageMass).on(device).launch(ctas, &sum, stream, accessed_memory);
 }
 
-void Attention::launch_attend(const AttendParams& params, const AttendTensors& t, const Step& step,
+void Attention::launch_attend(const LaunchParams& params, const AttendTensors& t, const Step& step,
                               Stream stream) const {
   const Device& device = *step.device();
   const auto accessed_memory = [&] {
@@ -416,7 +423,7 @@ void Attention::launch_attend(const AttendParams& params, const AttendTensors& t
   };
   const auto launch = [&](const StepView& view, const WorkView& work, KernelKind kind,
                           const TileConfig& config) {
-    AttendParams with_work = params;
+    LaunchParams with_work = params;
     with_work.step = view;
     with_work.work = work;
     launch_kernel(kind, config, with_work, t.pool.keys.shape[0], step.format().page_size, device,

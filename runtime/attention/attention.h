@@ -15,6 +15,7 @@
 #include "runtime/step/batch.h"
 #include "runtime/step/step.h"
 #include "templates/abi/attend.h"
+#include "templates/abi/key_bias.h"
 
 namespace lazyrope {
 
@@ -82,7 +83,8 @@ class Attention {
 
   // Computes out = attention of q over the step's segments in the pool. q and out are [tokens,
   // num_q_heads, head_dim]. lse is [tokens, num_q_heads] float32, the natural logarithm of the sum
-  // of exponentials, and optional. `sinks` is [num_q_heads] float32, required if the spec has sinks
+  // of exponentials, and optional. The pool has a bias of keys if and only if the spec has one.
+  // `sinks` is [num_q_heads] float32, required if the spec has sinks
   // and refused otherwise. Rows beyond the step's tokens are not written. page_mass is [runs]
   // float32, with runs numbered as in Batch::run_indptr(), and optional. It gets the sum of the
   // weights of each run of 16 slots over the request's query tokens and heads. Masses beyond its
@@ -122,22 +124,24 @@ class Attention {
   static void check_own_memory(const char* name, const TensorView& output,
                                const AttendTensors& tensors, const Step& step);
   void check_attend(const AttendTensors& tensors, const Step& step) const;
+  // The parameters of a kernel without maps of the pool. Kernels without a bias read the first ones.
+  using LaunchParams = BiasedParams<AttendParams>;
   // Returns the parameters that all attend kernels share; `work` is empty.
-  AttendParams attend_params(const AttendTensors& tensors, const Step& step) const;
+  LaunchParams attend_params(const AttendTensors& tensors, const Step& step) const;
   // Launches an attend kernel with parameters that have the pool, the step and the work. The pool
   // has `pages` pages of `page_size` slots.
-  void launch_kernel(KernelKind kind, const TileConfig& tile, const AttendParams& params,
+  void launch_kernel(KernelKind kind, const TileConfig& tile, const LaunchParams& params,
                      std::int64_t pages, int page_size, const Device& device, Stream stream,
                      AccessedMemoryFn accessed_memory) const;
   // Rotates the pool's keys into the step's scratch, and attends to it.
-  void attend_rotated(AttendParams params, const Step& step, Stream stream,
+  void attend_rotated(LaunchParams params, const Step& step, Stream stream,
                       AccessedMemoryFn accessed_memory) const;
   // Adds up the terms of page masses that the attend kernels stored.
   void sum_page_mass(const AttendParams& params, const TensorView& page_mass, const Step& step,
                      Stream stream, AccessedMemoryFn accessed_memory) const;
   // Launches the kernel of each phase that the step serves, and those of rotated keys, of the
   // cascade and of page masses.
-  void launch_attend(const AttendParams& params, const AttendTensors& tensors, const Step& step,
+  void launch_attend(const LaunchParams& params, const AttendTensors& tensors, const Step& step,
                      Stream stream) const;
   void check_append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
                     const AppendStep& step) const;

@@ -159,6 +159,44 @@ void check_writable_pool(const AttentionSpec& spec, const PoolTensors& pool,
   }
 }
 
+void check_key_bias(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
+                    const Device& device) {
+  if (spec.key_bias && !pool.key_bias)
+    throw SpecError(
+        "the spec has key_bias; give key_bias=, a float32 tensor [pages, kv_heads, page_size], 0 for "
+        "keys without a bias");
+  if (!spec.key_bias && pool.key_bias)
+    throw SpecError("key_bias is given; the spec has none (key_bias=True makes calls take it)");
+  if (!pool.key_bias) return;
+  const TensorView& bias = *pool.key_bias;
+  check_type("key_bias", bias, ElementType::kFp32);
+  check_rank("key_bias", bias, 3, "[pages, kv_heads, page_size]");
+  check_on_device("key_bias", bias, device);
+  check_extent("key_bias", bias, 0, pool.keys.shape[0], "pages, as k_pool");
+  check_extent("key_bias", bias, 1, spec.num_kv_heads, "kv_heads");
+  check_extent("key_bias", bias, 2, format.page_size, "page_size");
+  check_rows("key_bias", bias, kFloatBytes, kChunkBytes);
+  const std::int64_t chunks = (bias.shape[0] * used_stride(bias, 0) +
+                               bias.shape[1] * used_stride(bias, 1) + bias.shape[2]) /
+                              kBiasChunkFloats;
+  if (used_stride(bias, 0) < 0 || used_stride(bias, 1) < 0 ||
+      std::cmp_greater(chunks, std::numeric_limits<std::uint32_t>::max()))
+    throw SpecError(
+        fmt::format("key_bias is {}; its strides must not be negative, and it may span at most {} "
+                    "bytes",
+                    describe(bias),
+                    std::int64_t{std::numeric_limits<std::uint32_t>::max()} * kChunkBytes));
+}
+
+KeyBias key_bias_params(const PoolTensors& pool) {
+  if (!pool.key_bias) return {};
+  const TensorView& bias = *pool.key_bias;
+  const auto chunks = [&](int dimension) {
+    return static_cast<std::uint32_t>(used_stride(bias, dimension) / kBiasChunkFloats);
+  };
+  return {static_cast<const float*>(bias.data), chunks(0), chunks(1)};
+}
+
 KvPool pool_params(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format) {
   const PoolStrides strides = pool_strides(pool.keys, format.layout, bytes_of(spec.pool_dtype()));
   return {.keys = pool.keys.data,

@@ -7,6 +7,7 @@
 #include "runtime/spec/spec.h"
 #include "runtime/step/step_types.h"
 #include "templates/abi/attend.h"
+#include "templates/abi/key_bias.h"
 
 namespace lazyrope {
 
@@ -14,7 +15,6 @@ namespace lazyrope {
 
 inline constexpr int kElementBytes = 2;  // bytes of an element of queries and results
 inline constexpr int kFloatBytes = 4;
-inline constexpr int kChunkBytes = 16;  // bytes that attend kernels copy at once
 
 // Returns the element type of tensors of a dtype.
 ElementType element_type(Dtype dtype);
@@ -28,6 +28,14 @@ void check_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFo
 // before a kernel that writes to the pool.
 void check_writable_pool(const AttentionSpec& spec, const PoolTensors& pool,
                          const PoolFormat& format, const Device& device);
+
+// Throws SpecError if the pool has a bias of keys and the spec has none, or the reverse, or if the
+// bias does not fit the pool.
+void check_key_bias(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
+                    const Device& device);
+
+// Returns the kernels' parameter for a bias that check_key_bias() has passed.
+KeyBias key_bias_params(const PoolTensors& pool);
 
 // Returns the kernels' parameter for a pool that check_pool() has passed.
 KvPool pool_params(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format);

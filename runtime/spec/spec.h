@@ -28,6 +28,7 @@ struct AttentionSpec {
   std::optional<QueryTemperature> temperature = {};  // kernels apply it to raw queries alone
   bool cascade = false;    // segments that several requests read are read once for all of them
   bool page_mass = false;  // attend() can give the attention mass of each run of 16 slots
+  bool key_bias = false;   // attend() adds a bias to the scores of each key (PoolTensors::key_bias)
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   int group_size() const { return num_q_heads / num_kv_heads; }

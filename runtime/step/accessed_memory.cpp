@@ -30,7 +30,8 @@ AccessedMemory& AccessedMemory::writes(const char* name, const DeviceBuffer& buf
 AccessedMemory& AccessedMemory::add_pool(const PoolTensors& pool, bool is_written) {
   add("k_pool", pool.keys, is_written);
   add("v_pool", pool.values, is_written);
-  return reads("k_scale", pool.key_scale).reads("v_scale", pool.value_scale);
+  reads("k_scale", pool.key_scale).reads("v_scale", pool.value_scale);
+  return reads("key_bias", pool.key_bias);
 }
 
 }  // namespace lazyrope

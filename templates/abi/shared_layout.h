@@ -13,6 +13,7 @@ constexpr int kSharedFlagBytes = 16;    // flags of the CTA that all its threads
 constexpr int kStageBarrierBytes = 16;  // a full and an empty mbarrier for each stage
 constexpr int kBlockInfoBytes = 16;
 constexpr int kRunLocationBytes = 8;
+constexpr int kBiasBytes = 4;  // bytes of the bias of a key
 constexpr int kWindowRuns = 32;  // runs of a window of the block table: one for each lane
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
@@ -87,6 +88,8 @@ struct Sm80DecodeLayout {
   int positions;
   int work_tiles;  // the work tile and the next
   int flags;
+  int key_biases;  // the ring of biases of each warp, if the spec has a key bias
+  int key_bias_bytes;
   int bytes;
 };
 
@@ -97,6 +100,7 @@ struct Sm80DecodeShape {
   int warp_n;
   int stages;
   int kv_bytes;
+  bool key_bias = false;
 };
 
 // Returns the number of tiles of a warp's ring that its staged results take.
@@ -116,7 +120,9 @@ constexpr Sm80DecodeLayout layout_of(const Sm80DecodeShape& shape) {
   layout.positions = layout.tables + shape.warps_n * layout.table_bytes;
   layout.work_tiles = layout.positions + shape.block_m * 4;
   layout.flags = layout.work_tiles + 2 * static_cast<int>(sizeof(WorkTile));
-  layout.bytes = layout.flags + kSharedFlagBytes;
+  layout.key_biases = layout.flags + kSharedFlagBytes;
+  layout.key_bias_bytes = shape.key_bias ? (shape.stages + 1) / 2 * shape.warp_n * kBiasBytes : 0;
+  layout.bytes = layout.key_biases + shape.warps_n * layout.key_bias_bytes;
   return layout;
 }
 
@@ -162,6 +168,7 @@ struct Sm90aLayout {
   int query_order;
   int flags;
   int first_blocks;  // the number of each work tile's first block
+  int key_biases;    // the biases of each stage's keys, in decode if the spec has a key bias
   int consumer_scratch;
   int bytes;
 };
@@ -175,6 +182,7 @@ struct Sm90aShape {
   int warpgroups;  // warpgroups of consumers
   bool is_prefill;
   bool widens;  // the pool has 8-bit elements
+  bool key_bias = false;
 };
 
 constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
@@ -217,6 +225,9 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   layout.query_order = take(copy_warps(is_prefill, shape.head_dim) == 2 ? kIssueOrderBytes : 0);
   layout.flags = take(kSharedFlagBytes);
   layout.first_blocks = take(kSharedFlagBytes);
+  // Consumers of prefill load biases from global memory.
+  const bool has_biases = shape.key_bias && !is_prefill;
+  layout.key_biases = take(has_biases ? shape.stages * shape.heads * shape.block_n * kBiasBytes : 0);
   layout.consumer_scratch = take(is_prefill ? 0 : shape.warpgroups * scratch);
   layout.bytes = end;
   return layout;

@@ -76,6 +76,7 @@ class Setting:
     key_form: str = "local"
     cascade: bool = False
     page_mass: bool = False
+    key_bias: bool = False
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
@@ -91,6 +92,7 @@ class Setting:
             batch_invariant=self.batch_invariant,
             cascade=self.cascade,
             page_mass=self.page_mass,
+            key_bias=self.key_bias,
             **MASK_SIZES.get(self.mask, {}),
             **SCORES[self.scores],
         )
@@ -105,6 +107,7 @@ class Document:
     first_page: int  # index of its page list in the array of all lists
     keys: torch.Tensor  # [length, kv_heads, head_dim], the stored values times their scale
     values: torch.Tensor
+    bias: torch.Tensor | None = None  # [length, kv_heads], if the setting has a bias of keys
 
 
 @dataclass
@@ -140,7 +143,7 @@ class Case:
     k_pool: torch.Tensor
     v_pool: torch.Tensor
     metadata: dict[str, torch.Tensor]
-    call_arguments: dict[str, torch.Tensor] = field(default_factory=dict)  # sinks, k_scale, v_scale
+    call_arguments: dict[str, torch.Tensor] = field(default_factory=dict)  # sinks, scales, bias
 
     def plan(self, kernel: lazyrope.Attention, **options: object) -> lazyrope.Step:
         return kernel.plan(
@@ -184,7 +187,12 @@ class Case:
 def _reference_segment(s: Slice) -> reference.Segment:
     end = s.start + s.length
     return reference.Segment(
-        s.document.keys[s.start : end], s.document.values[s.start : end], s.base + s.shift, s.start, s.base
+        s.document.keys[s.start : end],
+        s.document.values[s.start : end],
+        s.base + s.shift,
+        s.start,
+        s.base,
+        None if s.document.bias is None else s.document.bias[s.start : end],
     )
 
 
@@ -217,6 +225,12 @@ class PoolBuilder:
         self.k_pool = torch.full(shape, self.poison, dtype=dtype, device=device)
         self.v_pool = torch.full(shape, self.poison, dtype=dtype, device=device)
         self.scales = {} if self.fp8 is None else self.random_scales(rng)
+        # Slots without a token have the worst bias that a caller may leave there.
+        self.key_bias = (
+            torch.full((pages, setting.kv_heads, setting.page_size), torch.nan, device=device)
+            if setting.key_bias
+            else None
+        )
         self.free = list(range(pages))
         rng.shuffle(self.free)
         self.pages: list[int] = []
@@ -266,7 +280,18 @@ class PoolBuilder:
         page = torch.tensor(mine, dtype=torch.int64)[slot // size].to(self.device)
         self.slots(self.k_pool)[page, (slot % size).to(self.device)] = stored_keys
         self.slots(self.v_pool)[page, (slot % size).to(self.device)] = stored_values
-        return Document(length, lead, first, keys, values)
+        document = Document(length, lead, first, keys, values)
+        if self.key_bias is not None:
+            document.bias = random_bias(length, self.setting.kv_heads, generator).to(self.device)
+            self.key_bias[page, :, (slot % size).to(self.device)] = document.bias
+        return document
+
+
+def random_bias(length: int, kv_heads: int, generator: torch.Generator) -> torch.Tensor:
+    """Returns biases [length, kv_heads], as those of compact documents: logarithms of counts, some hidden keys."""
+    bias = 1.5 * torch.randn((length, kv_heads), generator=generator)
+    hidden = torch.rand((length, kv_heads), generator=generator) < 0.1
+    return bias.masked_fill(hidden, -torch.inf)
 
 
 def random_slice(rng: random.Random, document: Document) -> Slice:
@@ -349,6 +374,8 @@ def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], gener
     q = torch.randn((tokens, heads, setting.head_dim), generator=generator)
     spec = setting.spec()
     call_arguments = dict(pool.scales)
+    if pool.key_bias is not None:
+        call_arguments["key_bias"] = pool.key_bias
     if spec.sinks:
         call_arguments["sinks"] = (2 * torch.randn(heads, generator=generator)).to(pool.device)
     return Case(
@@ -375,6 +402,8 @@ def poison_unused(pool: PoolBuilder, documents: list[Document], requests: list[R
         page = torch.tensor(pool.pages, dtype=torch.int64)[document.first_page + slot // size]
         for tensor in (pool.k_pool, pool.v_pool):
             pool.slots(tensor)[page.to(pool.device), (slot % size).to(pool.device)] = pool.poison
+        if pool.key_bias is not None:
+            pool.key_bias[page.to(pool.device), :, (slot % size).to(pool.device)] = torch.nan
 
 
 def metadata_of(

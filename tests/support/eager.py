@@ -58,6 +58,9 @@ def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> t
         score = score * temperature_of(case.spec.temperature, positions)[:, None, None].to(score.dtype)
     if (softcap := case.spec.softcap) is not None:
         score = softcap * torch.tanh(score / softcap)
+    if s.document.bias is not None:  # eager code adds a mask of this kind in the dtype of the scores
+        bias = s.document.bias[s.start : s.start + s.length].T.repeat_interleave(case.setting.group, dim=0)
+        score = score + bias.to(score.dtype)
     key_positions = s.base + s.start + torch.arange(s.length, device=q.device)
     return score.masked_fill(
         ~visible(case.setting.mask, case.spec.window or case.spec.chunk, positions, key_positions)[:, None, :],

@@ -4,7 +4,8 @@ Token j of a document that begins at logical position b (its base) has the key k
 with a query at position p is <R(p - b) q, R(j) k_j> x scale. Queries that arrive as R(p) q have the same score, written
 as <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by the angle p x w_i. Stored keys, and queries of either form,
 also have the attention factor once. If the pool holds raw keys, the score is <R(p) q, R(b + j) k_j> x scale. The scaled
-score of a raw query is multiplied by its temperature. A softcap is applied last.
+score of a raw query is multiplied by its temperature. A softcap is applied after that, and the bias of a key is added
+last.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Segment:
     base: int
     start: int
     mask_base: int | None = None  # None: base
+    bias: torch.Tensor | None = None  # [length, kv_heads], added to the scores of each key
 
 
 def rotate(
@@ -132,6 +134,8 @@ def softmax(
             score = score * temperature_of(temperature, positions)[:, None, None]
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
+        if s.bias is not None:
+            score = score + s.bias.double().T.repeat_interleave(group, dim=0)
         key_positions = (
             (s.base if s.mask_base is None else s.mask_base) + s.start + torch.arange(len(s.keys), device=q.device)
         )

@@ -51,6 +51,7 @@
 #pragma once
 
 #include "abi/shared_layout.h"
+#include "ops/key_bias.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/page_mass.cuh"
 #include "ops/rotate.cuh"
@@ -103,7 +104,8 @@ class Sm80Decode {
                                 .block_m = kRows,
                                 .warp_n = kKeys,
                                 .stages = kTiles,
-                                .kv_bytes = Product::StoredTile::kBytesPerElement});
+                                .kv_bytes = Product::StoredTile::kBytesPerElement,
+                                .key_bias = Spec::kHasKeyBias});
   static constexpr int kTileBytes = Ring::kBytes / kTiles;
   static constexpr int kStagedTiles = staged_tiles(kHeadDim, kTileBytes);
   static constexpr int kTilesAhead = larger(kTiles - larger(kStagedTiles, 1), 0);
@@ -112,11 +114,11 @@ class Sm80Decode {
   static_assert(Table::kBytes == kLayout.table_bytes);
 
  public:
-  using Params = AttendParams;
+  using Params = typename SelectParams<AttendParams, Spec::kHasKeyBias>::Type;
 
   // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
   // aligned to 1024 bytes.
-  LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
+  LAZYROPE_DEVICE static void run(const Params& params, SharedPtr memory) {
     Sm80Decode tile(params, memory);
     if (tile.work_tile().extent().num_rows == 0) return;
     tile.begin_work_tile();
@@ -125,7 +127,7 @@ class Sm80Decode {
   }
 
  private:
-  LAZYROPE_DEVICE Sm80Decode(const AttendParams& params, SharedPtr memory)
+  LAZYROPE_DEVICE Sm80Decode(const Params& params, SharedPtr memory)
       : params_(params), memory_(memory), angles_() {
     work_tile().copy_from(params.work.work_tiles + block_index());
     bar_sync();
@@ -199,7 +201,7 @@ class Sm80Decode {
       ring.wait();
       issue(table, ring, pages, 2 * block + kTiles - 1);
       float weights[kRowTiles][kKeyTiles][4];
-      softmax_step(weights, info, rotated.queries, keys(rotate_if_raw(ring.take(), info)));
+      softmax_step(weights, block, info, rotated.queries, keys(rotate_if_raw(ring.take(), info)));
       if constexpr (Spec::kMeasuresPageMass) {
         const PageMass<Spec> mass(params_.page_mass);
         const WorkTileRows rows = rows_of_head(work_tile().rows(), head());
@@ -246,12 +248,15 @@ class Sm80Decode {
   }
 
   // Issues one cp.async group: tile 2 i has the keys of block i, and tile 2 i + 1 its values. The
-  // group is empty after the last block.
+  // group is empty after the last block. The biases of keys come with these.
   LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, Pages& pages, int32 tile) const {
     const int32 block = tile >> 1;
     if (block < num_blocks_) {
       if (block >= pages.first) store_pages(table, pages);
       ring.issue(table, block, (tile & 1) == 0 ? params_.pool.keys : params_.pool.values);
+      if constexpr (Spec::kHasKeyBias) {
+        if ((tile & 1) == 0) key_biases().issue(params_.key_bias, table, block, kv_head());
+      }
     }
     cp_async_commit_group();
   }
@@ -369,12 +374,29 @@ class Sm80Decode {
     return Product::kScaled ? params_.scale_log2 * key_scale_ : params_.scale_log2;
   }
 
+  LAZYROPE_DEVICE auto key_biases() const {
+    using Biases = KeyBiasRing<kKeys, kTiles>;
+    static_assert(Biases::kBytes == kLayout.key_bias_bytes);
+    return Biases(memory_ + (kLayout.key_biases + warp_index() * Biases::kBytes));
+  }
+  // Adds the biases of a block's keys to its scores, if the spec has them. Returns the factor that
+  // is left.
+  template <class Scale>
+  LAZYROPE_DEVICE auto add_key_bias(float (&scores)[kRowTiles][kKeyTiles][4], const Scale& scale,
+                                    int32 block) const {
+    if constexpr (Spec::kHasKeyBias)
+      return key_biases().add(scores, scale, block);
+    else
+      return scale;
+  }
+
   // Computes the weights of a block's keys for the warp's rows.
-  LAZYROPE_DEVICE void softmax_step(float (&weights)[kRowTiles][kKeyTiles][4],
+  LAZYROPE_DEVICE void softmax_step(float (&weights)[kRowTiles][kKeyTiles][4], int32 block,
                                     const BlockInfo& info, const Queries& queries, SharedPtr keys) {
     Product::multiply_query_key(weights, queries, keys);
-    const auto scale = apply_softcap<Spec>(
+    const auto capped = apply_softcap<Spec>(
         weights, scale_of_rows<Spec, float[kRowTiles][kKeyTiles][4]>(scale_log2(), positions()));
+    const auto scale = add_key_bias(weights, capped, block);
     const WorkTileExtent extent = work_tile().extent();
     if (info.begin > 0 || info.end < kKeys ||
         !all_visible<Mask>({extent.first_position, extent.last_position}, info.position,
@@ -438,7 +460,7 @@ class Sm80Decode {
     }
   }
 
-  const AttendParams& params_;
+  const Params& params_;
   SharedPtr memory_;
   int32 current_ = 0;         // offset of the present one of two work tiles, in bytes
   int32 num_blocks_ = 0;      // blocks of this warp

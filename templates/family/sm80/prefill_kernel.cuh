@@ -39,6 +39,7 @@
 #pragma once
 
 #include "abi/shared_layout.h"
+#include "ops/key_bias.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/page_mass.cuh"
 #include "ops/rotate.cuh"
@@ -93,11 +94,11 @@ class Sm80Prefill {
   static constexpr int kScale = kLayout.flags + kFlagBytes;
 
  public:
-  using Params = AttendParams;
+  using Params = typename SelectParams<AttendParams, Spec::kHasKeyBias>::Type;
 
   // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
   // aligned to 1024 bytes.
-  LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
+  LAZYROPE_DEVICE static void run(const Params& params, SharedPtr memory) {
     int32 work_tile = block_index();
     do {
       // No thread reads the previous work tile any more: finish() reads it before a barrier.
@@ -111,7 +112,7 @@ class Sm80Prefill {
   }
 
  private:
-  LAZYROPE_DEVICE Sm80Prefill(const AttendParams& params, SharedPtr memory)
+  LAZYROPE_DEVICE Sm80Prefill(const Params& params, SharedPtr memory)
       : params_(params), memory_(memory) {}
 
   LAZYROPE_DEVICE WorkTilePtr work_tile() const { return WorkTilePtr(memory_ + kLayout.work_tile); }
@@ -243,6 +244,17 @@ class Sm80Prefill {
       return params_.scale_log2;
   }
 
+  // Loads the biases of keys `key` to key + kMmaN - 1 of a block, while the scores are computed.
+  LAZYROPE_DEVICE auto load_key_biases(const Table& table, int32 block, int32 key) const {
+    if constexpr (Spec::kHasKeyBias) {
+      RowKeyBias<Shape::kMmaN> biases;
+      biases.load(params_.key_bias, table, block, key, work_tile().rows().kv_head);
+      return biases;
+    } else {
+      return NoKeyBias{};
+    }
+  }
+
   // Computes the warp's rows against keys `key` to key + kMmaN - 1 of a block.
   LAZYROPE_DEVICE void attend_keys(const Table& table, int32 block, SharedPtr keys,
                                    SharedPtr values, int32 key) {
@@ -252,10 +264,12 @@ class Sm80Prefill {
     if (end <= 0 || begin >= Shape::kMmaN) return;
     const int32 position = info.position + key;
     float scores[kRowTiles][kKeyTiles][4];
+    const auto biases = load_key_biases(table, block, key);
     Product::multiply_query_key(scores, Queries(queries(), lane_index()),
                                 KvTile::key_fragment(keys, lane_index()) + key * KvTile::kRowBytes);
-    const auto scale = apply_softcap<Spec>(
+    const auto capped = apply_softcap<Spec>(
         scores, scale_of_rows<Spec, float[kRowTiles][kKeyTiles][4]>(scale_log2(), positions()));
+    const auto scale = biases.add(scores, capped);
     if (begin > 0 || end < Shape::kMmaN ||
         !all_visible<Mask>(position_range(), position, position + Shape::kMmaN - 1))
       mask_scores<Mask>(scores, positions(), position, begin, end);
@@ -301,7 +315,7 @@ class Sm80Prefill {
     return next;
   }
 
-  const AttendParams& params_;
+  const Params& params_;
   SharedPtr memory_;
   float acc_o_[kRowTiles][kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;

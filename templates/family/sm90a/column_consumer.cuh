@@ -24,6 +24,7 @@
 #include "family/sm90a/consumer_pipelines.cuh"
 #include "isa/bulk_copy.cuh"
 #include "ops/exchange.cuh"
+#include "ops/key_bias.cuh"
 #include "ops/page_mass.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
@@ -67,6 +68,10 @@ class ColumnConsumer {
   static constexpr bool kHasFewSlices = Memory::kRows * num_slices(Spec::kHeadDim) <= 128;
   static constexpr SliceWidth kSliceWidth = kHasFewSlices ? kNarrowSlices : kWideSlices;
   using Result = WorkTileResult<Spec, typename Memory::Consumers, kSliceWidth>;
+  using KeyBiases =
+      typename SelectType<Spec::kHasKeyBias,
+                          ColumnKeyBias<ColumnLanes, kKeys, kHeads, Memory::kHeadRows>,
+                          NoKeyBias>::Type;
   static_assert(Team::size() == kWarpgroupThreads && kKeys == Product::kKeys);
 
  public:
@@ -122,6 +127,7 @@ class ColumnConsumer {
     pipelines_.wait_for_keys();
     multiply_keys(scores);
     wgmma_commit_group();
+    load_key_biases();
     wait_for_products(scores);
     pipelines_.release_keys();
 #pragma unroll 1
@@ -143,6 +149,7 @@ class ColumnConsumer {
       if (!is_last) multiply_keys(scores);
       multiply_values(values);
       wgmma_commit_group();
+      if (!is_last) load_key_biases();
       if (is_last) store_row_stats();
       wait_for_products(scores);
       if (!is_last) pipelines_.release_keys();
@@ -156,6 +163,12 @@ class ColumnConsumer {
     wgmma_fence();
     Product::multiply_query_key(scores, pipelines_.queries() + group() * Product::kQueryBytes,
                                 pipelines_.keys() + group() * Product::kColumnBytes);
+  }
+
+  // Loads the biases of the block whose keys are being multiplied, before the keys are released.
+  LAZYROPE_DEVICE void load_key_biases() {
+    if constexpr (Spec::kHasKeyBias)
+      key_biases_.load(pipelines_.key_biases() + first_head() * kKeys * kBiasBytes);
   }
 
   LAZYROPE_DEVICE void multiply_values(SharedPtr values) {
@@ -221,11 +234,12 @@ class ColumnConsumer {
     return is_raised;
   }
 
-  // Caps and masks scores, and returns their factor.
+  // Caps scores, adds the biases of their keys, and masks them. Returns the factor that is left.
   LAZYROPE_DEVICE auto prepare_scores(Accumulator& scores, const QueryPositions& query_positions,
                                       const BlockInfo& info) const {
-    const auto scale = apply_softcap<Spec>(
+    const auto capped = apply_softcap<Spec>(
         scores, scale_of_rows<Spec, Accumulator>(params_.scale_log2, query_positions.positions));
+    const auto scale = key_biases_.add(scores, capped);
     if (hides_keys<Mask, kKeys>(query_positions.queries, info))
       mask_scores<Mask>(scores, query_positions.positions, info.position, info.begin, info.end);
     return scale;
@@ -352,6 +366,7 @@ class ColumnConsumer {
   ConsumerPipelines<Memory, RotatedQueries<Memory>> pipelines_;
   Accumulator acc_o_[kDimTiles];
   SoftmaxState<kRowTiles, ColumnLanes> softmax_;
+  KeyBiases key_biases_;
 };
 
 }  // namespace lazyrope

@@ -106,6 +106,7 @@ class ConsumerPipelines {
     keys_ready_ = false;
   }
   LAZYROPE_DEVICE SharedPtr keys() const { return memory_.keys(key_stage_.index); }
+  LAZYROPE_DEVICE SharedPtr key_biases() const { return memory_.key_biases(key_stage_.index); }
   LAZYROPE_DEVICE SharedDescriptor key_columns() const {
     return memory_.key_columns(key_stage_.index);
   }

@@ -62,11 +62,11 @@ class Sm90aDecode {
   static_assert(Shape::kHeads % Shape::kWarpsM == 0 && Shape::kWarpsN == 4);
 
  public:
-  using Params = TmaAttendParams;
+  using Params = typename Memory::Params;
 
   // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
   // aligned to 1024 bytes.
-  LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
+  LAZYROPE_DEVICE static void run(const Params& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     const Chunk first = SchedulerWarp<Memory>::first_work_tile(params.attend);
     memory.init();

@@ -2,9 +2,10 @@
 // pages. If there are two copiers, one copies keys and the other copies values. A single warp
 // scheduler that issued both would delay its own consumer warps, and all consumers wait for these.
 //
-// Reads: the pools of keys and values through tensor maps (abi/attend_tma.h); the block table.
+// Reads: the pools of keys and values through tensor maps (abi/attend_tma.h); the block table; the
+// bias of keys in decode, if the spec has one.
 // Writes: stages of the key ring and of the value ring: tiles [kKeys, kHeads * head_dim], or their
-// 8-bit form if kWidens.
+// 8-bit form if kWidens. With the keys of a stage come their biases [kHeads, kKeys].
 //
 // Role: warp 1, and the last producer warp if there are two copiers. A copier consumes the work
 // tile and window pipelines. It produces the key and value pipelines, or the stored pipeline if
@@ -16,6 +17,7 @@
 #pragma once
 
 #include "family/sm90a/window_consumer.cuh"
+#include "isa/bulk_copy.cuh"
 #include "isa/tensor_copy.cuh"
 #include "ops/partial_rows.cuh"
 
@@ -31,6 +33,9 @@ class KvCopier {
   static constexpr int kOctetBytes = Memory::kStoredBytes / kRuns / 2;
   static constexpr bool kSignalsQueries =
       Memory::kKeysSignalQueries && kCopied == Copied::kKeys && !Memory::kWidens;
+  static constexpr bool kCopiesBiases = Memory::kBiasBytesOfStage > 0;
+  static constexpr bool kPrefetchesBiases =
+      Memory::kHasKeyBias && Memory::kIsPrefill && kCopied != Copied::kValues;
   // This octet and the next are outside the pool, and TMA writes zeros for them.
   static constexpr int32 kNoOctet = -2;
   static_assert(kRunSlots == 2 * kOctetSlots);
@@ -40,8 +45,9 @@ class KvCopier {
   static_assert(Memory::kValueBarriers == Memory::kKeyBarriers + Pipeline<Memory::kStages>::kBytes);
 
  public:
-  LAZYROPE_DEVICE KvCopier(const TmaAttendParams& params, Memory memory)
-      : maps_(params.maps),
+  LAZYROPE_DEVICE KvCopier(const typename Memory::Params& params, Memory memory)
+      : params_(params),
+        maps_(params.maps),
         attend_(params.attend),
         memory_(memory),
         windows_(memory),
@@ -73,6 +79,7 @@ class KvCopier {
     int32 head;
     int32 octets;      // bit 0 or 1: the run's octet 0 or 1 has slots of the segment
     int32 num_octets;  // octets of the block that have slots of the segment
+    uint32 bias;       // the chunk of the bias of the run's first slot, if biases are copied
   };
   static constexpr int32 kBothOctets = 3;
 
@@ -167,7 +174,9 @@ class KvCopier {
     const BlockInfo info = table.info(block);
     const RunLocation location = table.run(block, run);
     const bool exists = (run + 1) * kRunSlots > info.begin && run * kRunSlots < info.end;
-    BoxCoord found = {exists ? octet_of(location) : kNoOctet, head_of(location), 0, 0};
+    BoxCoord found = {exists ? octet_of(location) : kNoOctet, head_of(location), 0, 0, 0};
+    if constexpr (kCopiesBiases) found.bias = bias_chunk(params_.key_bias, location, kv_head_);
+    if constexpr (kPrefetchesBiases) prefetch_biases(location);
     if constexpr (Memory::kSkipsOctets) {
       const int32 middle = run * kRunSlots + kOctetSlots;
       if (exists && info.begin < middle) found.octets |= 1;
@@ -190,19 +199,26 @@ class KvCopier {
     BoxCoord coords[kRuns];
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run)
-      coords[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run), 0, 0};
+      coords[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run), 0, 0,
+                     kCopiesBiases ? shfl_sync_idx(of_lane.bias, run) : 0};
     const bool skips_octets =
         Memory::kSkipsOctets && is_filled_ && of_lane.num_octets < Memory::kKeys / kOctetSlots;
     tiles_.acquire(stage);
     const SharedPtr barrier =
         Memory::kWidens ? stored_.signal_barrier(stage) : tiles_.signal_barrier(stage);
+    const bool are_keys = kCopied != Copied::kValues && stage < Memory::kStages;
     if (elect_sync())
-      expect_bytes(barrier, skips_octets ? of_lane.num_octets * kOctetBytes : Memory::kStoredBytes);
+      expect_bytes(barrier,
+                   (skips_octets ? of_lane.num_octets * kOctetBytes : Memory::kStoredBytes) +
+                       (are_keys ? Memory::kBiasBytesOfStage : 0));
     const SharedPtr tile = memory_.keys(stage) + Memory::kStoredAt;
     if (skips_octets)
       copy_octets(map, tile, of_lane, barrier);
     else
       copy_runs(map.runs, tile, coords, barrier);
+    if constexpr (kCopiesBiases) {
+      if (are_keys) copy_biases(stage, coords, barrier);
+    }
     if constexpr (kSignalsQueries) {
       if (with_queries) await_rotated_queries();
       // All lanes have returned from the wait before the arrival. A lane that tested the barrier
@@ -231,6 +247,33 @@ class KvCopier {
         const int32 at[5] = {0, 0, 0, coords[run].octet, coords[run].head};
         load(tile + run * kRunBytes, map, at, barrier);
       }
+    }
+  }
+  // Copies the biases of all runs of a block. A run without a slot of the segment gets those of some
+  // slot of page 0, whose scores are masked.
+  LAZYROPE_DEVICE void copy_biases(int32 stage, const BoxCoord (&coords)[kRuns],
+                                   SharedPtr barrier) const {
+    if constexpr (kCopiesBiases) {
+      constexpr int32 kBytes = kRunSlots * kBiasBytes;
+      if (elect_sync()) {
+#pragma unroll
+        for (int32 run = 0; run < kRuns; ++run)
+#pragma unroll
+          for (int32 head = 0; head < Memory::kHeads; ++head)
+            cp_async_bulk_shared_global(
+                memory_.key_biases(stage) + (head * kRuns + run) * kBytes,
+                bias_address(params_.key_bias, coords[run].bias +
+                                                   static_cast<uint32>(head) *
+                                                       params_.key_bias.head_chunks),
+                kBytes, barrier);
+      }
+    }
+  }
+  // Consumers load the biases later from L2.
+  LAZYROPE_DEVICE void prefetch_biases(const RunLocation& location) const {
+    if constexpr (kPrefetchesBiases) {
+      const uint32 chunk = bias_chunk(params_.key_bias, location, kv_head_);
+      if (lane_index() < kRuns) prefetch_global_l2(bias_address(params_.key_bias, chunk));
     }
   }
   // Copies only the octets that have slots of the segment, for blocks where a segment begins or
@@ -267,6 +310,7 @@ class KvCopier {
     return location.page * maps_.heads_per_page + kv_head_;
   }
 
+  const typename Memory::Params& params_;
   const PoolMaps& maps_;
   const AttendParams& attend_;
   Memory memory_;

@@ -94,11 +94,11 @@ class Sm90aPrefill {
   static_assert(Shape::kWarpsM == 8 && Shape::kWarpsN == 1);
 
  public:
-  using Params = TmaAttendParams;
+  using Params = typename Memory::Params;
 
   // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
   // aligned to 1024 bytes.
-  LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
+  LAZYROPE_DEVICE static void run(const Params& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     const Chunk first = SchedulerWarp<Memory>::first_work_tile(params.attend);
     // Many launches of a shared step's kernel have no work.
@@ -109,7 +109,7 @@ class Sm90aPrefill {
     const int32 warp = warp_uniform(warp_index());
     if (warp >= Memory::kProducerWarps) {
       setmaxnreg_inc<kConsumerRegisters>();
-      RowConsumer<Spec, Memory>(params.attend, memory).run();
+      RowConsumer<Spec, Memory>(params, memory).run();
     } else {
       setmaxnreg_dec<kProducerRegisters>();
       run_producer_warp<Spec>(params, memory, [warp](int32 i) { return warp < i; }, first);

@@ -30,7 +30,7 @@ LAZYROPE_DEVICE void run_query_warp(const AttendParams& params, Memory memory,
 // is_below(i) returns true if the warp's index is less than i, in a form that the compiler knows to
 // be warp-uniform. `first` is the result of SchedulerWarp::first_work_tile().
 template <class Spec, class Memory, class IsBelow>
-LAZYROPE_DEVICE void run_producer_warp(const TmaAttendParams& params, Memory memory,
+LAZYROPE_DEVICE void run_producer_warp(const typename Memory::Params& params, Memory memory,
                                        const IsBelow& is_below, const Chunk& first) {
   constexpr bool kHasTwoCopyWarps = Memory::kCopyWarps == 2;
   if constexpr (kHasTwoCopyWarps) {

@@ -22,6 +22,7 @@
 
 #include "family/sm90a/consumer_pipelines.cuh"
 #include "ops/exchange.cuh"
+#include "ops/key_bias.cuh"
 #include "ops/page_mass.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
@@ -56,12 +57,18 @@ class RowConsumer {
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
   using Result = WorkTileResult<Spec, Team, kWidestSlices>;
+  using KeyBiases =
+      typename SelectType<Spec::kHasKeyBias, RowKeyBias<kKeys>, NoKeyBias>::Type;
   using Queries =
       typename QueriesFor<Spec, Memory, Memory::kConsumersRotate, Memory::kHasRotation>::Type;
 
  public:
-  LAZYROPE_DEVICE RowConsumer(const AttendParams& params, Memory memory)
-      : params_(params), memory_(memory), pipelines_(params, memory), mma_order_(group()) {}
+  LAZYROPE_DEVICE RowConsumer(const typename Memory::Params& params, Memory memory)
+      : launch_(params),
+        params_(params.attend),
+        memory_(memory),
+        pipelines_(params.attend, memory),
+        mma_order_(group()) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_work_tile(memory_, [&](WorkTilePtr work_tile, int32 stage) {
@@ -113,6 +120,7 @@ class RowConsumer {
     int32 block = pipelines_.begin(stage);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
+    load_key_biases(table, block);
     compute_first_scores(scores, block, last, info);
     // The accumulators are zero, unless a sink has added its weight.
     bool are_zero = !(Product::kAddsWeights && Spec::kSinks);
@@ -205,6 +213,12 @@ class RowConsumer {
     pipelines_.prefetch_queries();
   }
 
+  // Loads the biases of a block's keys, which its scores need later.
+  LAZYROPE_DEVICE void load_key_biases(const Table& table, int32 block) {
+    if constexpr (Spec::kHasKeyBias)
+      key_biases_.load(launch_.key_bias, table, block, 0, memory_.work_tile(stage_).rows().kv_head);
+  }
+
   LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
     constexpr int32 kGroupBytes = Memory::QueryTile::bytes(kGroupRows);
     wgmma_fence();
@@ -217,12 +231,14 @@ class RowConsumer {
   LAZYROPE_DEVICE BlockInfo issue_both_products(Scores& scores,
                                                 const OperandA (&weights)[kKeys / 16],
                                                 const Table& table, int32 block) {
+    if constexpr (!kAdvancesDuringMma) load_key_biases(table, block);
     if constexpr (kRotatesQueries)
       if (pipelines_.changes_document()) return rotate_between(scores, weights, table, block);
     pipelines_.wait_for_keys();
     mma_order_.order_wait();
     multiply_keys(scores);
     if (kAdvancesDuringMma) pipelines_.advance_to_ready(block);
+    if constexpr (kAdvancesDuringMma) load_key_biases(table, block);
     const BlockInfo info = table.info(block);
     multiply_values(weights, pipelines_.wait_for_values());
     mma_order_.order_arrive();
@@ -313,12 +329,13 @@ class RowConsumer {
                                          memory_.positions(stage_) + first_row() * 4);
   }
 
-  // Caps and masks scores, and with kShifts subtracts the known maxima. Returns the factor of the
-  // scores. Most blocks need neither mask nor shift, so one branch tests for both.
+  // Caps scores, adds the biases of their keys, masks them, and with kShifts subtracts the known
+  // maxima. Returns the factor that is left. Most blocks need neither mask nor shift, so one branch
+  // tests for both.
   template <bool kShifts = false>
   LAZYROPE_DEVICE auto prepare_scores(Scores& scores, PositionRange queries,
                                       const BlockInfo& info) const {
-    const auto scale = apply_softcap<Spec>(scores, score_scale());
+    const auto scale = key_biases_.add(scores, apply_softcap<Spec>(scores, score_scale()));
     const bool masks = hides_keys<Mask, kKeys>(queries, info);
     const bool shifts = kShifts && softmax_.needs_shift();
     if (masks || shifts) {
@@ -414,6 +431,7 @@ class RowConsumer {
     }
   }
 
+  const typename Memory::Params& launch_;
   const AttendParams& params_;
   Memory memory_;
   int32 stage_ = 0;         // stage of the work tile
@@ -422,6 +440,7 @@ class RowConsumer {
   MmaOrder<Memory::kMmaOrderBarrier> mma_order_;
   typename Product::Rows acc_o_;
   SoftmaxState<1, RowLanes, Memory::kScalesQueries> softmax_;
+  KeyBiases key_biases_;
 };
 
 }  // namespace lazyrope

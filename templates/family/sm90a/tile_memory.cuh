@@ -63,6 +63,7 @@
 #include "abi/shared_layout.h"
 #include "isa/bulk_copy.cuh"
 #include "ops/combine_scheduler.cuh"
+#include "ops/key_bias.cuh"
 #include "ops/pool_scales.cuh"
 #include "ops/rotate.cuh"
 #include "ops/temperature.cuh"
@@ -116,6 +117,11 @@ struct TileMemory {
   // bandwidth is the limit.
   static constexpr bool kSkipsOctets = kReadsOnce;
   static constexpr int kConsumerWarps = Shape::kWarpsM * Shape::kWarpsN;
+  using Params = typename SelectParams<TmaAttendParams, Spec::kHasKeyBias>::Type;
+  static constexpr bool kHasKeyBias = Spec::kHasKeyBias;
+  // The bytes of the biases of a stage's keys. With many rows, consumers load biases themselves.
+  static constexpr int kBiasBytesOfStage =
+      kHasKeyBias && !kIsPrefill ? kHeads * kKeys * kBiasBytes : 0;
   static constexpr bool kRotatesAllColumns =
       2 * Spec::Pairing::kUnits * Spec::Pairing::kPairs == kHeadDim;
   // If true, rotated queries include the softmax scale and the temperature. Their elements must
@@ -179,7 +185,8 @@ struct TileMemory {
                            .heads = kHeads,
                            .warpgroups = kConsumerWarps / kGroupWarps,
                            .is_prefill = kIsPrefill,
-                           .widens = kWidens});
+                           .widens = kWidens,
+                           .key_bias = kHasKeyBias});
   static_assert(kLayout.block_bytes == kBlockBytes && kLayout.table_bytes == Table::kBytes);
   static_assert(kWorkTileStages * 4 <= kSharedFlagBytes, "room for the first blocks");
   static constexpr int kOnesBytes = ones_bytes(kIsPrefill, kHeadDim);
@@ -199,6 +206,9 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr keys(int32 stage) const { return at + (stage * kBlockBytes); }
   LAZYROPE_DEVICE SharedPtr values(int32 stage) const {
     return at + (kLayout.value_ring + stage * kBlockBytes);
+  }
+  LAZYROPE_DEVICE SharedPtr key_biases(int32 stage) const {
+    return at + (kLayout.key_biases + stage * kBiasBytesOfStage);
   }
   LAZYROPE_DEVICE SharedPtr rotated(int32 stage) const {
     return at + (kLayout.rotated_queries + stage * kRotatedBytes);

@@ -1,0 +1,172 @@
+// Adds the bias of keys to scores.
+//
+// Biased scores are logits in log2 units: score x scale + bias x log2(e). So the factor that is left
+// from a score to a logit is 1. The caller adds the bias before it masks scores: a slot outside the
+// segment may have any bias, also NaN.
+#pragma once
+
+#include "isa/async_copy.cuh"
+#include "isa/math.cuh"
+#include "isa/sync.cuh"
+#include "ops/key_bias.cuh"
+#include "ops/softmax.cuh"
+
+namespace lazyrope {
+
+inline constexpr bool kHasKeyBias = true;
+
+// Returns the chunk of a run's first slot. `Location` is RunLocation (pipeline/block_table.cuh).
+template <class Location>
+LAZYROPE_DEVICE uint32 bias_chunk(const KeyBias& bias, const Location& run, int32 kv_head) {
+  return static_cast<uint32>(run.page) * bias.page_chunks +
+         static_cast<uint32>(kv_head) * bias.head_chunks +
+         static_cast<uint32>(run.slot) / kBiasChunkFloats;
+}
+LAZYROPE_DEVICE const float* bias_address(const KeyBias& bias, uint32 chunk) {
+  return bias.data + static_cast<uint64>(chunk) * kBiasChunkFloats;
+}
+
+// Adds to a tile of scores, whose columns are keys, what bias(n) returns for the lane's two columns
+// of column tile n, in log2 units.
+template <class Scores, class Scale, class Bias>
+LAZYROPE_DEVICE UniformScale add_to_columns(Scores& scores, const Scale& scale, const Bias& bias) {
+  using Access = TileAccess<Scores>;
+#pragma unroll
+  for (int n = 0; n < Access::kColumnTiles; ++n) {
+    const FloatPair pair = bias(n);
+#pragma unroll
+    for (int m = 0; m < Access::kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float& low = Access::at(scores, m, n, 2 * h);
+        float& high = Access::at(scores, m, n, 2 * h + 1);
+        low = low * scale.of(m, h) + pair.low;
+        high = high * scale.of(m, h) + pair.high;
+      }
+  }
+  return UniformScale{1.0f};
+}
+LAZYROPE_DEVICE FloatPair in_log2_units(const FloatPair& pair) {
+  return {pair.low * kLog2e, pair.high * kLog2e};
+}
+
+// A warp's ring of the biases of its blocks, for the TileRing of kTiles tiles (pipeline/kv_ring.cuh).
+// The copies of a block's biases belong to the group of its keys, so that whoever has waited for the
+// keys has the biases, too. Of kTiles consecutive tiles at most (kTiles + 1) / 2 are keys.
+template <int kKeys, int kTiles>
+class KeyBiasRing {
+  static constexpr int32 kBlocks = (kTiles + 1) / 2;
+  static constexpr int32 kBlockBytes = kKeys * kBiasBytes;
+  static constexpr int32 kChunks = kKeys / kBiasChunkFloats;
+  static constexpr int32 kRunChunks = kRunSlots / kBiasChunkFloats;
+
+ public:
+  static constexpr int kBytes = kBlocks * kBlockBytes;
+
+  LAZYROPE_DEVICE explicit KeyBiasRing(SharedPtr memory) : memory_(memory) {}
+
+  template <class Table>
+  LAZYROPE_DEVICE void issue(const KeyBias& bias, const Table& table, int32 block,
+                             int32 kv_head) const {
+#pragma unroll
+    for (int32 first = 0; first < kChunks; first += kWarpThreads) {
+      const int32 chunk = first + lane_index();
+      if (chunk >= kChunks) return;
+      const uint32 run = bias_chunk(bias, table.run(block, chunk / kRunChunks), kv_head);
+      cp_async_cg_16<false>(
+          at(block) + chunk * 16,
+          bias_address(bias, run + static_cast<uint32>(chunk % kRunChunks)), 16);
+    }
+  }
+
+  // Adds the biases of a block, for which the warp has waited.
+  template <class Scores, class Scale>
+  LAZYROPE_DEVICE UniformScale add(Scores& scores, const Scale& scale, int32 block) const {
+    const SharedPtr lane = at(block) + RowLanes::first_column() * kBiasBytes;
+    return add_to_columns(scores, scale, [&](int n) {
+      return in_log2_units(ld_shared<FloatPair>(lane + n * 8 * kBiasBytes));
+    });
+  }
+
+ private:
+  LAZYROPE_DEVICE SharedPtr at(int32 block) const {
+    return memory_ + static_cast<int32>(static_cast<uint32>(block) % kBlocks) * kBlockBytes;
+  }
+
+  SharedPtr memory_;
+};
+
+// The biases of a tile of kKeys keys, distributed over the lanes of a warp: shared memory has no
+// room for them where a block of keys is large. Lane i has those of keys 2 i and 2 i + 1 of each 64.
+// So the lane that has the pair of a column tile is the same for all lanes, but for their own column.
+template <int kKeys>
+class RowKeyBias {
+  static constexpr int32 kPassKeys = 2 * kWarpThreads;
+  static constexpr int32 kPasses = ceil_div(kKeys, kPassKeys);
+
+ public:
+  // Loads the biases of keys first_key and following of a block. All lanes of the warp take part.
+  template <class Table>
+  LAZYROPE_DEVICE void load(const KeyBias& bias, const Table& table, int32 block, int32 first_key,
+                            int32 kv_head) {
+#pragma unroll
+    for (int32 pass = 0; pass < kPasses; ++pass) {
+      const int32 key = smaller(pass * kPassKeys + 2 * lane_index(), kKeys - 2);
+      const uint32 run = bias_chunk(bias, table.run(block, (first_key + key) / kRunSlots), kv_head);
+      const float* from = bias_address(bias, run) + key % kRunSlots;
+      pairs_[pass] = ld_global_nc(reinterpret_cast<const FloatPair*>(from));
+    }
+  }
+
+  // Adds them to scores. All lanes of the warp take part.
+  template <class Scores, class Scale>
+  LAZYROPE_DEVICE UniformScale add(Scores& scores, const Scale& scale) const {
+    FloatPair pairs[kPasses];
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) pairs[pass] = in_log2_units(pairs_[pass]);
+    constexpr int kPassTiles = kPassKeys / 8;
+    return add_to_columns(scores, scale, [&](int n) {
+      const int32 owner = n % kPassTiles * 4 + lane_index() % 4;
+      return FloatPair{shfl_sync_idx(pairs[n / kPassTiles].low, owner),
+                       shfl_sync_idx(pairs[n / kPassTiles].high, owner)};
+    });
+  }
+
+ private:
+  FloatPair pairs_[kPasses];
+};
+
+// The biases of a transposed tile, whose lanes have two keys of each of kHeads KV heads. `Lanes` says
+// which (ColumnLanes, tile/wgmma_tile.cuh). kHeadRows rows are of one head.
+template <class Lanes, int kKeys, int kHeads, int kHeadRows>
+class ColumnKeyBias {
+ public:
+  // Loads the lane's biases from shared memory, where the biases of a head are kKeys floats.
+  LAZYROPE_DEVICE void load(SharedPtr biases) {
+#pragma unroll
+    for (int head = 0; head < kHeads; ++head)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int32 key = head * kKeys + Lanes::first_column() + Lanes::column(i);
+        value_[head][i] = ld_shared<float>(biases + key * kBiasBytes) * kLog2e;
+      }
+  }
+
+  template <class Scores, class Scale>
+  LAZYROPE_DEVICE UniformScale add(Scores& scores, const Scale& scale) const {
+    using Access = TileAccess<Scores>;
+#pragma unroll
+    for (int m = 0; m < Access::kRowTiles; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& score = Access::at(scores, m, 0, i);
+        score = score * scale.of(m, i / 2) + value_[m * 8 / kHeadRows][i % 2];
+      }
+    return UniformScale{1.0f};
+  }
+
+ private:
+  float value_[kHeads][2];
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,8 @@
+// The kernel adds no bias to scores.
+#pragma once
+
+namespace lazyrope {
+
+inline constexpr bool kHasKeyBias = false;
+
+}  // namespace lazyrope
