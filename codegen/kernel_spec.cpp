@@ -114,15 +114,15 @@ void validate_cascade(const KernelSpec& spec) {
         "choose one of them");
 }
 
-// A bias makes compact documents, whose tokens lie in any slot of their document: a slot then says
-// nothing about where a token was in the text.
+// A bias is for compact documents, whose tokens are in any slots: a slot then says nothing about
+// where a token was in the text.
 void validate_key_bias(const KernelSpec& spec) {
   if (!spec.key_bias) return;
   if (spec.mask != "causal" && spec.mask != "full")
-    throw SpecError(
-        fmt::format("key_bias with mask = \"{}\"; the mask compares the order of keys, and the slots "
-                    "of a compact document have none: allowed are causal and full",
-                    spec.mask));
+    throw SpecError(fmt::format(
+        "key_bias with mask = \"{}\"; the mask compares the order of keys, and the slots "
+        "of a compact document have none: allowed are causal and full",
+        spec.mask));
   if (spec.key_form == KeyForm::kRaw)
     throw SpecError(
         R"(key_bias with key_form = "raw"; kernels rotate raw keys by their slot, and the slots of a )"

@@ -237,8 +237,7 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
                  const py::object& v_pool, const PyStep& step, py::object out, py::object lse,
                  bool return_lse, const py::object& sinks, const py::object& k_scale,
                  const py::object& v_scale, const py::object& page_mass, const py::object& key_bias,
-                 bool check,
-                 const std::optional<std::uintptr_t>& stream) {
+                 bool check, const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor queries("q", q);
   const DlpackTensor keys("k_pool", k_pool);
   const DlpackTensor values("v_pool", v_pool);
@@ -265,10 +264,9 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   const DlpackTensor result("out", out, Access::kWrite);
   const OptionalTensor log_sums("lse", lse, Access::kWrite);
   const OptionalTensor masses("page_mass", page_mass, Access::kWrite);
-  self.attend(view,
-              {keys.view(), values.view(), key_scale.view(), value_scale.view(), biases.view()},
-              *step.step, result.view(), log_sums.view(), used_stream, sink_logits.view(),
-              masses.view());
+  self.attend(
+      view, {keys.view(), values.view(), key_scale.view(), value_scale.view(), biases.view()},
+      *step.step, result.view(), log_sums.view(), used_stream, sink_logits.view(), masses.view());
   return py::make_tuple(std::move(out), std::move(lse));
 }
 

@@ -134,7 +134,8 @@ std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::objec
                                        const std::string& query_form, const py::object& kv_dtype,
                                        bool batch_invariant, int ranks,
                                        std::optional<int> max_model_len,
-                                       const std::string& key_form, bool cascade, bool page_mass, bool key_bias) {
+                                       const std::string& key_form, bool cascade, bool page_mass,
+                                       bool key_bias) {
   auto groups = attention_groups_from_hf(config_text(config), optional_dtype_name(dtype),
                                          {max_model_len, key_form_from(key_form)});
   for (LayerGroup& group : groups)
@@ -246,14 +247,14 @@ void bind_spec(py::module_& module) {
                   py::arg("batch_invariant") = false, py::arg("tensor_parallel") = 1,
                   py::arg("max_model_len") = py::none(), py::arg("key_form") = "local",
                   py::arg("cascade") = false, py::arg("page_mass") = false,
-                  py::arg("key_bias") = false,
-                  py::call_guard<LogDelivery>())
+                  py::arg("key_bias") = false, py::call_guard<LogDelivery>())
       .def_static("groups_from_hf", &groups_from_hf, py::arg("config"), py::kw_only(),
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
                   py::arg("tensor_parallel") = 1, py::arg("max_model_len") = py::none(),
                   py::arg("key_form") = "local", py::arg("cascade") = false,
-                  py::arg("page_mass") = false, py::arg("key_bias") = false, py::call_guard<LogDelivery>())
+                  py::arg("page_mass") = false, py::arg("key_bias") = false,
+                  py::call_guard<LogDelivery>())
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)

@@ -255,7 +255,7 @@ class Attention:
                 (``mass_tokens``). :attr:`Batch.page_indptr` numbers the pages; masses beyond the tensor's end are
                 dropped. The spec must have page_mass, and the step's capacity ``mass_pages``.
             key_bias: The bias of each key, float32 [pages, kv_heads, page_size] for pools of either layout: a natural
-                logarithm that is added to the key's scores. Slots lie next to each other, and the address and the
+                logarithm that is added to the key's scores. The last dimension is contiguous, and the address and the
                 other strides are multiples of 16 bytes. 0 changes nothing, and -inf hides the key from its KV head.
                 Slots outside the segments may have any bias; NaN or +inf inside them makes results NaN. It must be
                 given if and only if the spec has key_bias.

@@ -42,6 +42,7 @@ def attend(
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def attend(
@@ -56,6 +57,7 @@ def attend(
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]: ...
 def attend(
     kernel: Attention,
@@ -69,6 +71,7 @@ def attend(
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Computes the attention of q over the step's segments, as ``kernel(q, k_pool, v_pool, step)`` does.
 
@@ -86,6 +89,8 @@ def attend(
         k_scale: For pools of 8 bits only: the factor of stored keys, float32, one element or [kv_heads]. The default
             is 1.
         v_scale: The same for values.
+        key_bias: The bias of each key, [pages, kv_heads, page_size], float32. It must be given if and only if the spec
+            has key_bias.
 
     Returns:
         New tensors out and lse, or the given ones if out is given.
@@ -97,13 +102,13 @@ def attend(
     _check(kernel, step, Step, q=q, k_pool=k_pool, v_pool=v_pool)
     if out is not None:
         torch.ops.lazyrope.attend_out(
-            q, k_pool, v_pool, _handle(kernel), _handle(step), out, lse, sinks, k_scale, v_scale
+            q, k_pool, v_pool, _handle(kernel), _handle(step), out, lse, sinks, k_scale, v_scale, key_bias
         )
         return out, lse
     if lse is not None:
         raise SpecError("lse is given and out is not; give both, or neither to get new tensors")
     result: tuple[Tensor, Tensor] = torch.ops.lazyrope.attend(
-        q, k_pool, v_pool, _handle(kernel), _handle(step), sinks, k_scale, v_scale
+        q, k_pool, v_pool, _handle(kernel), _handle(step), sinks, k_scale, v_scale, key_bias
     )
     return result
 
@@ -165,9 +170,12 @@ def _attend(
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     attention = find(kernel, Attention)
-    return attention(q, k_pool, v_pool, find(step, Step), sinks=sinks, k_scale=k_scale, v_scale=v_scale)
+    return attention(
+        q, k_pool, v_pool, find(step, Step), sinks=sinks, k_scale=k_scale, v_scale=v_scale, key_bias=key_bias
+    )
 
 
 def _attend_fake(
@@ -179,6 +187,7 @@ def _attend_fake(
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
 
@@ -194,6 +203,7 @@ def _attend_out(
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> None:
     find(kernel, Attention)(
         q,
@@ -206,6 +216,7 @@ def _attend_out(
         sinks=sinks,
         k_scale=k_scale,
         v_scale=v_scale,
+        key_bias=key_bias,
     )
 
 

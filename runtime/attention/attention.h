@@ -124,7 +124,8 @@ class Attention {
   static void check_own_memory(const char* name, const TensorView& output,
                                const AttendTensors& tensors, const Step& step);
   void check_attend(const AttendTensors& tensors, const Step& step) const;
-  // The parameters of a kernel without maps of the pool. Kernels without a bias read the first ones.
+  // The parameters of a kernel without maps of the pool. Kernels without a bias read the first
+  // ones.
   using LaunchParams = BiasedParams<AttendParams>;
   // Returns the parameters that all attend kernels share; `work` is empty.
   LaunchParams attend_params(const AttendTensors& tensors, const Step& step) const;

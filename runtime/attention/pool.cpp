@@ -163,7 +163,8 @@ void check_key_bias(const AttentionSpec& spec, const PoolTensors& pool, const Po
                     const Device& device) {
   if (spec.key_bias && !pool.key_bias)
     throw SpecError(
-        "the spec has key_bias; give key_bias=, a float32 tensor [pages, kv_heads, page_size], 0 for "
+        "the spec has key_bias; give key_bias=, a float32 tensor [pages, kv_heads, page_size], 0 "
+        "for "
         "keys without a bias");
   if (!spec.key_bias && pool.key_bias)
     throw SpecError("key_bias is given; the spec has none (key_bias=True makes calls take it)");
@@ -181,11 +182,10 @@ void check_key_bias(const AttentionSpec& spec, const PoolTensors& pool, const Po
                               kBiasChunkFloats;
   if (used_stride(bias, 0) < 0 || used_stride(bias, 1) < 0 ||
       std::cmp_greater(chunks, std::numeric_limits<std::uint32_t>::max()))
-    throw SpecError(
-        fmt::format("key_bias is {}; its strides must not be negative, and it may span at most {} "
-                    "bytes",
-                    describe(bias),
-                    std::int64_t{std::numeric_limits<std::uint32_t>::max()} * kChunkBytes));
+    throw SpecError(fmt::format(
+        "key_bias is {}; its strides must not be negative, and it may span at most {} "
+        "bytes",
+        describe(bias), std::int64_t{std::numeric_limits<std::uint32_t>::max()} * kChunkBytes));
 }
 
 KeyBias key_bias_params(const PoolTensors& pool) {

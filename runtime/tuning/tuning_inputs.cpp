@@ -19,6 +19,7 @@ namespace {
 
 // The random values repeat with an odd period, so that few pages begin with the same values.
 constexpr std::size_t kRandomValues = (std::size_t{1} << 21) + 4099;
+constexpr std::size_t kRandomBiases = (std::size_t{1} << 16) + 3;
 constexpr unsigned kSeed = 2606;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -31,6 +32,11 @@ std::int64_t pages_of(const TuningWorkload& w) {
 }
 
 std::int64_t tokens_of(const TuningWorkload& w) { return std::int64_t{w.batch} * w.query_tokens; }
+
+// Returns the bytes of a page's biases of keys.
+std::int64_t bias_bytes(const AttentionSpec& spec) {
+  return kTuningPage * spec.num_kv_heads * std::int64_t{kFloatBytes};
+}
 
 // Returns the bytes of a page of keys, or of values.
 std::int64_t page_bytes(const AttentionSpec& spec) { return kTuningPage * token_bytes(spec) / 2; }
@@ -214,6 +220,13 @@ TuningPool::TuningPool(std::shared_ptr<const Device> device, const AttentionSpec
   const std::vector<std::byte> values = normal_values(spec.pool_dtype(), 2 * kRandomValues, kSeed);
   keys_ = filled(device_, std::span(values).first(values.size() / 2), bytes);
   values_ = filled(device_, std::span(values).last(values.size() / 2), bytes);
+  if (!spec.key_bias) return;
+  std::mt19937 random(kSeed + 2);
+  std::normal_distribution<float> normal;
+  std::vector<float> biases(kRandomBiases);
+  for (float& bias : biases) bias = normal(random);
+  biases_ = filled(device_, std::as_bytes(std::span(biases)),
+                   static_cast<std::size_t>(pages_ * bias_bytes(spec)));
 }
 
 PoolTensors TuningPool::next(std::int64_t pages) {
@@ -230,7 +243,12 @@ PoolTensors TuningPool::at(std::int64_t page, std::int64_t pages) const {
                        {pages, kTuningPage, spec_.num_kv_heads, spec_.head_dim}, id.type,
                        id.ordinal);
   };
-  return {view(*keys_), view(*values_)};
+  PoolTensors pool = {view(*keys_), view(*values_)};
+  if (biases_)
+    pool.key_bias = make_tensor(static_cast<std::byte*>(biases_->data()) + page * bias_bytes(spec_),
+                                ElementType::kFp32, {pages, spec_.num_kv_heads, kTuningPage},
+                                id.type, id.ordinal);
+  return pool;
 }
 
 std::string difference(const TuningResult& baseline, const TuningResult& other,

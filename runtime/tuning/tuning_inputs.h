@@ -71,6 +71,7 @@ class TuningPool {
   std::int64_t cursor_ = 0;
   std::unique_ptr<DeviceBuffer> keys_;
   std::unique_ptr<DeviceBuffer> values_;
+  std::unique_ptr<DeviceBuffer> biases_;  // if the spec has a bias of keys
 };
 
 // The results of one call of attend().

@@ -1,5 +1,5 @@
-// The bias of keys. A kernel whose spec has key_bias adds a number to the scores of each key, the same
-// for all queries of a KV head, after scale, temperature and softcap:
+// The bias of keys. A kernel whose spec has key_bias adds a number to the scores of each key, the
+// same for all queries of a KV head, after scale, temperature and softcap:
 //   weight of key j ~ exp(score_j + bias_j).
 // runtime/attention fills it in.
 #pragma once

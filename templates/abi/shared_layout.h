@@ -13,7 +13,7 @@ constexpr int kSharedFlagBytes = 16;    // flags of the CTA that all its threads
 constexpr int kStageBarrierBytes = 16;  // a full and an empty mbarrier for each stage
 constexpr int kBlockInfoBytes = 16;
 constexpr int kRunLocationBytes = 8;
-constexpr int kBiasBytes = 4;  // bytes of the bias of a key
+constexpr int kBiasBytes = 4;    // bytes of the bias of a key
 constexpr int kWindowRuns = 32;  // runs of a window of the block table: one for each lane
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
@@ -227,7 +227,8 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   layout.first_blocks = take(kSharedFlagBytes);
   // Consumers of prefill load biases from global memory.
   const bool has_biases = shape.key_bias && !is_prefill;
-  layout.key_biases = take(has_biases ? shape.stages * shape.heads * shape.block_n * kBiasBytes : 0);
+  layout.key_biases =
+      take(has_biases ? shape.stages * shape.heads * shape.block_n * kBiasBytes : 0);
   layout.consumer_scratch = take(is_prefill ? 0 : shape.warpgroups * scratch);
   layout.bytes = end;
   return layout;

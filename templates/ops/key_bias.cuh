@@ -38,8 +38,8 @@ struct NoKeyBias {
 template <int kKeys, int kTiles>
 class KeyBiasRing;
 
-// The biases of a tile of scores, in registers: each lane has those of two keys of each 64, or those
-// of the keys of its own rows of a transposed tile.
+// The biases of a tile of scores, in registers: each lane has those of two keys of each 64, or
+// those of the keys of its own rows of a transposed tile.
 template <int kKeys>
 class RowKeyBias;
 template <class Lanes, int kKeys, int kHeads, int kHeadRows>

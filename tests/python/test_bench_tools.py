@@ -236,6 +236,19 @@ class TestRows:
         assert row["limits"][0]["bound_us"] == pytest.approx(1.1 * row["own"]["without"])
         assert "page_mass True" in capsys.readouterr().out
 
+    def test_a_row_with_a_bias_measures_the_call_without_it(self, capsys):
+        assert [shape.limits[0].factor for shape in TABLES["bias"]] == [1.015, 1.03, 1.03]
+        shape = replace(TABLES["bias"][1], batch=2, context=96, heads=(4, 2), head_dim=64, rope="neox")
+        bench_ = emulated()
+        lazy = LazyAttention(shape, bench_)
+        assert lazy.given["key_bias"].shape == (12, 2, 16)
+        lazy.attend()
+        assert bool(lazy.out.float().isfinite().all())
+        row = command.measured(shape, bench_)
+        assert set(row["own"]) == {"without"}
+        assert row["limits"][0]["bound_us"] == pytest.approx(1.03 * row["own"]["without"])
+        assert "key_bias True" in capsys.readouterr().out
+
     def test_a_planner_row_has_its_floor_and_segments(self, monkeypatch, capsys):
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
         shape = Shape("plan", 3, 1, 96, doc_tokens=32, peers=(), limits=(Limit("floor_us", plus_us=4),), **SMALL)

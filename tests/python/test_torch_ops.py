@@ -86,14 +86,14 @@ def assert_same(given: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, .
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("scores", ["plain", "sinks"])
-def test_operators_pass_opcheck(build, device, scores):
+@pytest.mark.parametrize("setting", [{}, {"scores": "sinks", "key_bias": True}], ids=str)
+def test_operators_pass_opcheck(build, device, setting):
     """Schemas name the written tensors, fake kernels give the shapes, and functionalisation changes no result."""
-    p = make_pass(build, device, scores=scores)
+    p = make_pass(build, device, **setting)
     q, (k_pool, v_pool) = p.case.q, (pool.nan_to_num() for pool in p.pools())
     handles = p.kernel.handle, p.step.handle
     out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device=device)
-    named = {"sinks": p.case.call_arguments.get("sinks")}
+    named = {name: p.case.call_arguments.get(name) for name in ("sinks", "key_bias")}
     torch.library.opcheck(OPS.attend.default, (q, k_pool, v_pool, *handles), named)
     torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, lse), named)
     torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, None), named)

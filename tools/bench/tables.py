@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lazyrope.bench import tables as user
 
+from tools.bench.bias import bias
 from tools.bench.breadth import breadth
 from tools.bench.decode import DECODE, sweep
 from tools.bench.limits import MeanLimit
@@ -21,6 +22,7 @@ TABLES = {
     "ropes": ropes(),
     "shared": shared(),
     "mass": mass(),
+    "bias": bias(),
     "all": [of_user(shape) for shape in user.TABLES["all"]],
 }
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from lazyrope.bench.rows import Row
 
 # Options of the spec that a row may have.
-SCORES = ("window", "chunk", "softcap", "sinks", "temperature", "key_form", "batch_invariant", "cascade", "page_mass")
+SCORES = (
+    *("window", "chunk", "softcap", "sinks", "temperature", "key_form", "batch_invariant"),
+    *("cascade", "page_mass", "key_bias"),
+)
 
 
 def row_text(row: Row) -> str:

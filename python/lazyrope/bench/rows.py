@@ -103,6 +103,9 @@ class LazyAttention(Requests):
             self.given["sinks"] = bench.random(heads, dtype="float32")
         if self.kernel.spec.page_mass:
             self.given["page_mass"] = bench.empty(self.num_mass_pages, dtype="float32")
+        if self.kernel.spec.key_bias:
+            bias = bench.random(len(self.k_pool), shape.heads[1], shape.page_size, dtype="float32")
+            self.given["key_bias"] = bias
 
     def plan_and_attend(self) -> None:
         self.update()

@@ -8,7 +8,8 @@
 // times.
 //
 // Reads: q [tokens, heads, head_dim], the pools of keys and values [pages, slots, kv_heads,
-// head_dim] by strides, and the step's work tiles, segments and positions (abi/attend.h).
+// head_dim] by strides, the step's work tiles, segments and positions (abi/attend.h), and the bias
+// of keys if the spec has one (abi/key_bias.h).
 // Writes: out, shaped like q, and lse [tokens, heads], or rows of partial results [kv_heads of the
 // work tile x rows, head_dim] (abi/step.h).
 //
@@ -31,7 +32,8 @@
 // |                          |             |          | them                                      |
 // | wait_for_queries()       | all threads | the CTA  | original queries, row positions, the next |
 // |                          |             |          | work tile: copies of all threads          |
-// | TileRing::wait()         | 32 lanes    | the warp | the ring's next tile; the tile before and |
+// | TileRing::wait()         | 32 lanes    | the warp | the ring's next tile, and the biases of   |
+// |                          |             |          | its keys; the tile before, its biases and |
 // |                          |             |          | rotated queries, until they have been     |
 // |                          |             |          | read                                      |
 // | begin_work_tile(),       | 32 lanes    | the warp | new entries of the block table            |

@@ -6,7 +6,8 @@
 // result if the tile has several KV splits.
 //
 // Reads: q [tokens, heads, head_dim], the pools of keys and values [pages, slots, kv_heads,
-// head_dim] by strides, and the step's work tiles, segments and positions (abi/attend.h).
+// head_dim] by strides, the step's work tiles, segments and positions (abi/attend.h), and the bias
+// of keys if the spec has one (abi/key_bias.h).
 // Writes: out, shaped like q, and lse [tokens, heads], or rows of partial results [rows, head_dim]
 // (abi/step.h).
 //

@@ -62,6 +62,8 @@ class ConsumerPipelines {
     windows_.finish_block(block - 1);
     windows_.enter_ready_block(block);
   }
+  // Waits until the block table has the block after the present one.
+  LAZYROPE_DEVICE void await_window_of(int32 next_block) const { windows_.await_block(next_block); }
   // Finds out whether another document follows the block that `info` describes. If so,
   // next_document() goes on to the document. Call this after products with previous keys have
   // completed.

@@ -7,7 +7,8 @@
 // columns as their 64 rows and query rows as their columns (column_consumer.cuh).
 //
 // Reads: q [tokens, heads, head_dim], the pools of keys and values by tensor maps
-// (abi/attend_tma.h), and the step's work tiles, segments and positions (abi/attend.h).
+// (abi/attend_tma.h), the step's work tiles, segments and positions (abi/attend.h), and the bias of
+// keys if the spec has one (abi/key_bias.h).
 // Writes: out, shaped like q, and lse [tokens, heads], or rows of partial results (abi/step.h).
 //
 // | warps                | role                                                                   |
@@ -31,8 +32,8 @@
 // | window, full    | warp 0 (1)              | all other warps | a window of the block table     |
 // | window, empty   | all other warps         | warp 0          | the same, until it has been     |
 // |                 | (4 * kWarpsM + 3)       |                 | read                            |
-// | keys, full;     | warp 1 (1), and the     | consumers       | a block's keys or values        |
-// | values, full    | bytes of the copies     |                 |                                 |
+// | keys, full;     | warp 1 (1), and the     | consumers       | a block's keys with their       |
+// | values, full    | bytes of the copies     |                 | biases, or its values           |
 // | keys, empty;    | consumers (4 * kWarpsM) | warp 1          | the same, until products have   |
 // | values, empty   |                         |                 | read them                       |
 // | rotated, full   | warps 2 and 3 (2)       | consumers       | rotated queries                 |

@@ -249,8 +249,8 @@ class KvCopier {
       }
     }
   }
-  // Copies the biases of all runs of a block. A run without a slot of the segment gets those of some
-  // slot of page 0, whose scores are masked.
+  // Copies the biases of all runs of a block. A run without a slot of the segment gets those of
+  // some slot of page 0, whose scores are masked.
   LAZYROPE_DEVICE void copy_biases(int32 stage, const BoxCoord (&coords)[kRuns],
                                    SharedPtr barrier) const {
     if constexpr (kCopiesBiases) {
@@ -262,9 +262,8 @@ class KvCopier {
           for (int32 head = 0; head < Memory::kHeads; ++head)
             cp_async_bulk_shared_global(
                 memory_.key_biases(stage) + (head * kRuns + run) * kBytes,
-                bias_address(params_.key_bias, coords[run].bias +
-                                                   static_cast<uint32>(head) *
-                                                       params_.key_bias.head_chunks),
+                bias_address(params_.key_bias, coords[run].bias + static_cast<uint32>(head) *
+                                                                      params_.key_bias.head_chunks),
                 kBytes, barrier);
       }
     }

@@ -6,7 +6,8 @@
 // partial result if the tile has several KV splits.
 //
 // Reads: q [tokens, heads, head_dim], the pools of keys and values by tensor maps
-// (abi/attend_tma.h), and the step's work tiles, segments and positions (abi/attend.h).
+// (abi/attend_tma.h), the step's work tiles, segments and positions (abi/attend.h), and the bias of
+// keys if the spec has one (abi/key_bias.h), which the consumers load themselves.
 // Writes: out, shaped like q, and lse [tokens, heads], or rows of partial results (abi/step.h).
 //
 // The warp roles depend on the head dimension. Up to 128, helpers rotate the queries into two

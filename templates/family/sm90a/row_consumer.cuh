@@ -57,8 +57,7 @@ class RowConsumer {
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
   using Result = WorkTileResult<Spec, Team, kWidestSlices>;
-  using KeyBiases =
-      typename SelectType<Spec::kHasKeyBias, RowKeyBias<kKeys>, NoKeyBias>::Type;
+  using KeyBiases = typename SelectType<Spec::kHasKeyBias, RowKeyBias<kKeys>, NoKeyBias>::Type;
   using Queries =
       typename QueriesFor<Spec, Memory, Memory::kConsumersRotate, Memory::kHasRotation>::Type;
 
@@ -126,6 +125,7 @@ class RowConsumer {
     bool are_zero = !(Product::kAddsWeights && Spec::kSinks);
     const auto full_softmax_step = [&] {
       const auto scale = prepare_scores(scores, queries, info);
+      load_next_key_biases(table, block, last);
       softmax_.softmax_step(scores, acc_o_, scale, are_zero, !may_show_one_key(queries, info));
       are_zero = false;
       store_page_mass(scores, mass_rows, table, block, info);
@@ -138,8 +138,9 @@ class RowConsumer {
       wgmma_wait_group<1>();
       scores.pin();
       if constexpr (kRotatesQueries) detect_document_change(block, last, info);
-      const bool maxima_hold =
-          softmax_step(weights, scores, prepare_scores<true>(scores, queries, info), info);
+      const auto scale = prepare_scores<true>(scores, queries, info);
+      load_next_key_biases(table, block, last);
+      const bool maxima_hold = softmax_step(weights, scores, scale, info);
       store_page_mass(scores, mass_rows, table, block, info);
       return maxima_hold;
     };
@@ -170,6 +171,7 @@ class RowConsumer {
         }
       }
       if (maxima_hold) break;
+      load_key_biases(table, block);
       compute_scores_again(scores);
       if (kStepsBeforeLoop) full_softmax_step();
     }
@@ -213,10 +215,20 @@ class RowConsumer {
     pipelines_.prefetch_queries();
   }
 
-  // Loads the biases of a block's keys, which its scores need later.
+  // Loads the biases of a block's keys.
   LAZYROPE_DEVICE void load_key_biases(const Table& table, int32 block) {
     if constexpr (Spec::kHasKeyBias)
       key_biases_.load(launch_.key_bias, table, block, 0, memory_.work_tile(stage_).rows().kv_head);
+  }
+  // Loads those of the next block, when the scores of `block` have theirs. They arrive while
+  // weights and products are computed. A load for the present block would delay its products: the
+  // compiler moves instructions that wait for the load between these.
+  LAZYROPE_DEVICE void load_next_key_biases(const Table& table, int32 block, int32 last) {
+    if constexpr (Spec::kHasKeyBias) {
+      if (block == last) return;
+      pipelines_.await_window_of(block + 1);
+      load_key_biases(table, block + 1);
+    }
   }
 
   LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
@@ -231,14 +243,12 @@ class RowConsumer {
   LAZYROPE_DEVICE BlockInfo issue_both_products(Scores& scores,
                                                 const OperandA (&weights)[kKeys / 16],
                                                 const Table& table, int32 block) {
-    if constexpr (!kAdvancesDuringMma) load_key_biases(table, block);
     if constexpr (kRotatesQueries)
       if (pipelines_.changes_document()) return rotate_between(scores, weights, table, block);
     pipelines_.wait_for_keys();
     mma_order_.order_wait();
     multiply_keys(scores);
     if (kAdvancesDuringMma) pipelines_.advance_to_ready(block);
-    if constexpr (kAdvancesDuringMma) load_key_biases(table, block);
     const BlockInfo info = table.info(block);
     multiply_values(weights, pipelines_.wait_for_values());
     mma_order_.order_arrive();

@@ -25,9 +25,9 @@
 // |                     | warp; rotators do not   |                    | been read                |
 // |                     | visit blocks if         |                    |                          |
 // |                     | kSignalsRotationEnd     |                    |                          |
-// | keys, full; values, | copier, 1 and the bytes | consumers          | a block's keys or values |
-// | full                | of the copies; if       |                    |                          |
-// |                     | kWidens the rotators,   |                    |                          |
+// | keys, full; values, | copier, 1 and the bytes | consumers          | a block's keys or        |
+// | full                | of the copies; if       |                    | values; with few rows    |
+// |                     | kWidens the rotators,   |                    | also the keys' biases    |
 // |                     | kRotatorWarps           |                    |                          |
 // | keys, empty;        | consumers,              | copiers            | the same, until products |
 // | values, empty       | kConsumerWarps          |                    | have read it             |

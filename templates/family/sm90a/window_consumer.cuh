@@ -33,6 +33,11 @@ class WindowConsumer {
     if (block % kWindow == 0) windows_.wait(Memory::window_of(block));
   }
 
+  // Waits like enter_block(), which the warp also calls later.
+  LAZYROPE_DEVICE void await_block(int32 block) const {
+    if (block % kWindow == 0) windows_.await_phase(Memory::window_of(block));
+  }
+
   // Replaces enter_block() if something else has shown that the block's window is full.
   LAZYROPE_DEVICE void enter_ready_block(int32 block) {
     if (block % kWindow == 0) windows_.flip_phase(Memory::window_of(block));

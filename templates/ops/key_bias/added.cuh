@@ -1,8 +1,8 @@
 // Adds the bias of keys to scores.
 //
-// Biased scores are logits in log2 units: score x scale + bias x log2(e). So the factor that is left
-// from a score to a logit is 1. The caller adds the bias before it masks scores: a slot outside the
-// segment may have any bias, also NaN.
+// Biased scores are logits in log2 units: score x scale + bias x log2(e). So the factor that is
+// left from a score to a logit is 1. The caller adds the bias before it masks scores: a slot
+// outside the segment may have any bias, also NaN.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -50,9 +50,10 @@ LAZYROPE_DEVICE FloatPair in_log2_units(const FloatPair& pair) {
   return {pair.low * kLog2e, pair.high * kLog2e};
 }
 
-// A warp's ring of the biases of its blocks, for the TileRing of kTiles tiles (pipeline/kv_ring.cuh).
-// The copies of a block's biases belong to the group of its keys, so that whoever has waited for the
-// keys has the biases, too. Of kTiles consecutive tiles at most (kTiles + 1) / 2 are keys.
+// A warp's ring of the biases of its blocks, for the TileRing of kTiles tiles
+// (pipeline/kv_ring.cuh). The copies of a block's biases belong to the group of its keys. A warp
+// that has waited for the keys thus has the biases, too. At most (kTiles + 1) / 2 of kTiles
+// consecutive tiles are keys.
 template <int kKeys, int kTiles>
 class KeyBiasRing {
   static constexpr int32 kBlocks = (kTiles + 1) / 2;
@@ -73,9 +74,8 @@ class KeyBiasRing {
       const int32 chunk = first + lane_index();
       if (chunk >= kChunks) return;
       const uint32 run = bias_chunk(bias, table.run(block, chunk / kRunChunks), kv_head);
-      cp_async_cg_16<false>(
-          at(block) + chunk * 16,
-          bias_address(bias, run + static_cast<uint32>(chunk % kRunChunks)), 16);
+      cp_async_cg_16<false>(at(block) + chunk * 16,
+                            bias_address(bias, run + static_cast<uint32>(chunk % kRunChunks)), 16);
     }
   }
 
@@ -97,8 +97,9 @@ class KeyBiasRing {
 };
 
 // The biases of a tile of kKeys keys, distributed over the lanes of a warp: shared memory has no
-// room for them where a block of keys is large. Lane i has those of keys 2 i and 2 i + 1 of each 64.
-// So the lane that has the pair of a column tile is the same for all lanes, but for their own column.
+// room for them where a block of keys is large. Lane i has those of keys 2 i and 2 i + 1 of
+// each 64. So the lane that has the pair of a column tile is the same for all lanes, but for their
+// own column.
 template <int kKeys>
 class RowKeyBias {
   static constexpr int32 kPassKeys = 2 * kWarpThreads;
@@ -136,8 +137,8 @@ class RowKeyBias {
   FloatPair pairs_[kPasses];
 };
 
-// The biases of a transposed tile, whose lanes have two keys of each of kHeads KV heads. `Lanes` says
-// which (ColumnLanes, tile/wgmma_tile.cuh). kHeadRows rows are of one head.
+// The biases of a transposed tile, whose lanes have two keys of each of kHeads KV heads. `Lanes`
+// says which (ColumnLanes, tile/wgmma_tile.cuh). kHeadRows rows are of one head.
 template <class Lanes, int kKeys, int kHeads, int kHeadRows>
 class ColumnKeyBias {
  public:
