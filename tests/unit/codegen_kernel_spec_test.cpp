@@ -113,6 +113,19 @@ INSTANTIATE_TEST_SUITE_P(
         IllegalSpec{"LargeOffsetOfTemperature",
                     [](auto& s) { s.temperature = {0.1, 8, 9}; },
                     {"offset = 9 positions; allowed are 0 to interval, 8"}},
+        IllegalSpec{"KeyBiasWithAWindow",
+                    [](auto& s) {
+                      s.key_bias = true;
+                      s.mask = "sliding_window";
+                      s.mask_parameters["window"] = 128;
+                    },
+                    {"key_bias with mask = \"sliding_window\"", "allowed are causal and full"}},
+        IllegalSpec{"KeyBiasWithRawKeys",
+                    [](auto& s) {
+                      s.key_bias = true;
+                      s.key_form = KeyForm::kRaw;
+                    },
+                    {"key_bias with key_form = \"raw\"", "store local keys"}},
         IllegalSpec{"AttentionFactor",
                     [](auto& s) { s.rope.parameters["attention_factor"] = 0.0; },
                     {"attention_factor = 0, allowed are 0.001 to 1000"}},
@@ -192,6 +205,10 @@ TEST(KernelSpec, IsDescribedInOneLine) {
   EXPECT_EQ(describe(spec),
             "head_dim 64, group 2, bfloat16, rope neox, causal, temperature (beta 0.1, interval "
             "8192, offset 1), raw queries");
+  spec = legal_spec();
+  spec.key_bias = true;
+  EXPECT_EQ(describe(spec),
+            "head_dim 64, group 2, bfloat16, rope neox, causal, key bias, raw queries");
 }
 
 }  // namespace

@@ -217,6 +217,42 @@ TEST(PageMass, OnlySpecsThatHaveItRenderItsText) {
   }
 }
 
+TEST(KeyBias, OnlySpecsThatHaveItRenderItsText) {
+  KernelSpec spec = base_spec();
+  spec.key_bias = true;
+  for (const char* arch : {"sm_80", "sm_90a"})
+    for (const KernelKind kind : {KernelKind::kAttendDecode, KernelKind::kAttendPrefill}) {
+      const std::string with = render_for(kind, spec, arch).source;
+      const std::string without = render_for(kind, base_spec(), arch).source;
+      EXPECT_NE(with.find("kHasKeyBias = true;"), std::string::npos) << to_string(kind);
+      EXPECT_EQ(without.find("kHasKeyBias = true;"), std::string::npos) << to_string(kind);
+      EXPECT_NE(without.find("kHasKeyBias = false;"), std::string::npos) << to_string(kind);
+    }
+  EXPECT_EQ(render_for(KernelKind::kPlan, spec).source,
+            render_for(KernelKind::kPlan, base_spec()).source);
+}
+
+TEST(KeyBias, TakesSharedMemoryInDecodeAlone) {
+  KernelSpec spec = base_spec();
+  spec.key_bias = true;
+  for (const char* arch : {"sm_80", "sm_90a"}) {
+    const KernelConfig config = configs(spec, find_arch(arch)).front();
+    EXPECT_GT(config.decode.shared_bytes(spec), config.decode.shared_bytes(base_spec())) << arch;
+    EXPECT_EQ(config.prefill.shared_bytes(spec), config.prefill.shared_bytes(base_spec())) << arch;
+  }
+}
+
+TEST(KeyBias, LeavesEveryHeadDimAConfigOnEveryArch) {
+  for (const Arch& arch : archs())
+    for (const int head_dim : supported_head_dims()) {
+      KernelSpec spec = base_spec();
+      spec.head_dim = head_dim;
+      const std::size_t without = configs(spec, arch).size();
+      spec.key_bias = true;
+      EXPECT_EQ(configs(spec, arch).size(), without) << head_dim << " on " << arch.name;
+    }
+}
+
 TEST(Render, ThePlannerDependsOnSharedWorkTilesAndFixedSplitsAlone) {
   const KernelSpec spec = base_spec();
   const Arch& arch = find_arch("sm_80");

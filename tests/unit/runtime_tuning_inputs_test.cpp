@@ -144,6 +144,24 @@ TEST(TuningPool, Has8BitElementsIfTheSpecSaysSo) {
   EXPECT_EQ(pool.next(4).keys.data, static_cast<char*>(first.keys.data) + 4 * kPageBytes);
 }
 
+TEST(TuningPool, HasABiasOfKeysIfTheSpecSaysSo) {
+  const auto device = std::make_shared<FakeDevice>();
+  AttentionSpec spec = small_spec();
+  const TuningWorkload workload = {.batch = 1, .query_tokens = 1, .context = 48};
+  EXPECT_FALSE(TuningPool(device, spec, {workload}).next(4).key_bias);
+  spec.key_bias = true;
+  TuningPool pool(device, spec, {workload});
+  const TensorView first = pool.next(4).key_bias.value();
+  EXPECT_EQ(first.type, ElementType::kFp32);
+  EXPECT_EQ(first.rank, 3);
+  EXPECT_EQ(first.shape[0], 4);
+  EXPECT_EQ(first.shape[1], 2);
+  EXPECT_EQ(first.shape[2], 16);
+  constexpr int kPageBytes = 2 * 16 * 4;
+  EXPECT_EQ(pool.next(4).key_bias->data, static_cast<char*>(first.data) + 4 * kPageBytes);
+  EXPECT_NE(*static_cast<const float*>(first.data), 0.0f);
+}
+
 TuningResult result_of(std::vector<float> out, std::vector<float> lse) {
   return {std::move(out), std::move(lse)};
 }

@@ -206,18 +206,20 @@ class KvCopier {
     tiles_.acquire(stage);
     const SharedPtr barrier =
         Memory::kWidens ? stored_.signal_barrier(stage) : tiles_.signal_barrier(stage);
-    const bool are_keys = kCopied != Copied::kValues && stage < Memory::kStages;
+    // The barrier expects the biases before the arrival of the keys could complete its phase.
+    if constexpr (kCopiesBiases) {
+      if (stage < Memory::kStages && elect_sync())
+        mbarrier_expect_tx(barrier, Memory::kBiasBytesOfStage);
+    }
     if (elect_sync())
-      expect_bytes(barrier,
-                   (skips_octets ? of_lane.num_octets * kOctetBytes : Memory::kStoredBytes) +
-                       (are_keys ? Memory::kBiasBytesOfStage : 0));
+      expect_bytes(barrier, skips_octets ? of_lane.num_octets * kOctetBytes : Memory::kStoredBytes);
     const SharedPtr tile = memory_.keys(stage) + Memory::kStoredAt;
     if (skips_octets)
       copy_octets(map, tile, of_lane, barrier);
     else
       copy_runs(map.runs, tile, coords, barrier);
     if constexpr (kCopiesBiases) {
-      if (are_keys) copy_biases(stage, coords, barrier);
+      if (stage < Memory::kStages) copy_biases(stage, coords, barrier);
     }
     if constexpr (kSignalsQueries) {
       if (with_queries) await_rotated_queries();
