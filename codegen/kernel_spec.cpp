@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <tuple>
 
 #include "codegen/error.h"
 #include "codegen/kernel_config.h"
@@ -129,6 +130,26 @@ void validate_key_bias(const KernelSpec& spec) {
         R"(compact document have no order: store local keys)");
 }
 
+// Packed keys are keys rotated by their logical positions, in a scratch of 16 bits.
+void validate_packed_prefill(const KernelSpec& spec) {
+  if (!spec.packed_prefill) return;
+  if (spec.key_form == KeyForm::kRaw)
+    throw SpecError(
+        R"(packed_prefill with key_form = "raw"; steps of raw keys have scratch anyway: leave packed_prefill out)");
+  if (spec.has_fp8_pool())
+    throw SpecError(fmt::format(
+        R"(packed_prefill with kv_dtype = "{}"; packed keys have 16 bits, as the pool must)",
+        to_string(spec.pool_dtype())));
+  for (const auto& [is_given, name, why] :
+       {std::tuple{spec.batch_invariant, "batch_invariant",
+                   "the other requests of a step decide whether its keys are packed"},
+        std::tuple{spec.cascade, "cascade", "packed segments are not those that requests share"},
+        std::tuple{spec.page_mass, "page_mass", "packed slots are not those of the pages"},
+        std::tuple{spec.key_bias, "key_bias", "packing does not copy the biases"}})
+    if (is_given)
+      throw SpecError(fmt::format("packed_prefill with {}; {}: choose one of them", name, why));
+}
+
 }  // namespace
 
 std::string_view to_string(Dtype dtype) { return name_of(kKvDtypes, dtype); }
@@ -153,6 +174,7 @@ void validate(const KernelSpec& spec) {
   if (spec.temperature) validate(*spec.temperature);
   validate_cascade(spec);
   validate_key_bias(spec);
+  validate_packed_prefill(spec);
   validate_kv_dtype(spec);
   validate_key_form(spec);
   validate(spec.rope, spec.head_dim);
@@ -173,6 +195,7 @@ std::string describe(const KernelSpec& spec) {
   if (spec.cascade) text += ", cascade";
   if (spec.page_mass) text += ", page mass";
   if (spec.key_bias) text += ", key bias";
+  if (spec.packed_prefill) text += ", packed prefill";
   if (spec.key_form == KeyForm::kRaw) text += ", raw keys";
   if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));

@@ -291,9 +291,17 @@ Launch reposition_launch(const KernelSpec& spec) {
   return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0, std::move(table)};
 }
 
+Launch plan_rotation_launch(const KernelSpec& spec) {
+  const std::string_view file =
+      spec.packed_prefill ? "kernel/plan_packing.cu.in" : "kernel/plan_rotation.cu.in";
+  return {std::string(file), {}, kPlanRotationThreads, 1, kPlanRotationSharedBytes};
+}
+
 Launch rotate_keys_launch(const KernelSpec& spec) {
   RopeTable table = revolutions_per_token(spec);
   TemplateValues values = rope_values(spec, table);
+  values.emplace("source", spec.packed_prefill ? "PackedSlots" : "RawRuns");
+  if (spec.packed_prefill) values["attention_factor"] = literal(1.0);  // local keys have it already
   values.emplace("ctas_per_sm", fmt::to_string(kRotateKeysCtasPerSm));
   return {"kernel/rotate_keys.cu.in",
           std::move(values),
@@ -353,7 +361,7 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
     case KernelKind::kCombineShared:
       return combine_shared_launch(spec);
     case KernelKind::kPlanRotation:
-      return {"kernel/plan_rotation.cu.in", {}, kPlanRotationThreads, 1, kPlanRotationSharedBytes};
+      return plan_rotation_launch(spec);
     case KernelKind::kRotateKeys:
       return rotate_keys_launch(spec);
     case KernelKind::kAttendRotated:

@@ -4,11 +4,13 @@ namespace lazyrope {
 
 KernelSpec rotated_keys_spec(KernelSpec spec) {
   spec.key_form = KeyForm::kLocal;
+  spec.packed_prefill = false;
   return spec;
 }
 
 std::optional<KernelConfig> rotated_keys_config(const KernelSpec& spec, const Arch& arch) {
-  if (spec.key_form == KeyForm::kLocal || spec.batch_invariant) return {};
+  const bool has_scratch = spec.key_form == KeyForm::kRaw || spec.packed_prefill;
+  if (!has_scratch || spec.batch_invariant) return {};
   const KernelConfig config = configs(rotated_keys_spec(spec), arch).front();
   if (config.prefill.family != Family::kSm90a) return {};
   return config;

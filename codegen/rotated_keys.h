@@ -7,16 +7,21 @@
 namespace lazyrope {
 
 // On an arch of family sm90a, a step can have scratch for rotated keys. A kernel then copies the
-// segments of prefill requests from a pool of raw keys to the scratch, and rotates their keys to
-// local form. The prefill kernel of the family attends to the scratch. Decode, and requests that
-// exceed the scratch, use the kernels that rotate raw keys at each use.
+// segments of prefill requests from the pool to the scratch, and rotates their keys. The prefill
+// kernel of the family attends to the scratch.
+//
+// From a pool of raw keys, keys are rotated to local form. Decode, and requests that exceed the
+// scratch, use the kernels that rotate raw keys at each use. With packed_prefill, local keys are
+// rotated by their logical positions, so that one KV block may have keys of several documents.
+// Decode, and steps in which that saves no time, read the pool.
 
-// Returns the spec of the kernel that attends to rotated keys: the same with local keys.
+// Returns the spec of the kernel that attends to rotated keys: the same with local keys in a pool.
 KernelSpec rotated_keys_spec(KernelSpec spec);
 
-// Returns the config of which that kernel has the prefill tile. There is none for local keys, and
-// where the family has no prefill kernel for the spec. There is also none for a batch-invariant
-// spec, because the other requests decide whether a request's keys fit into the scratch.
+// Returns the config of which that kernel has the prefill tile. There is none for local keys
+// without packed_prefill, and where the family has no prefill kernel for the spec. There is also
+// none for a batch-invariant spec, because the other requests decide whether a request's keys fit
+// into the scratch.
 std::optional<KernelConfig> rotated_keys_config(const KernelSpec& spec, const Arch& arch);
 
 }  // namespace lazyrope

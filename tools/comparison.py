@@ -37,6 +37,7 @@ OWN = {
     "batch_variant": "splits that depend on the batch",
     "decoding": "decode alone",
     "chunk": "the chunk alone",
+    "from_pool": "keys that are not packed",
     "pool_16": "a pool of 16 bits",
     "sm80": "family sm80",
 }

@@ -30,6 +30,7 @@ def name(row: Row) -> str:
         "no rotation": row["rope"] == "none",
         f"family {row.get('family')}": "family" in row,
         "batch invariant": "batch_invariant" in row,
+        "packed keys": "packed_prefill" in row,
     }
     return ", ".join([_size(row), *(text for text, differs in differences.items() if differs)])
 

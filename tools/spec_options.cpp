@@ -147,6 +147,9 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
       ->group(kBothGroup);
   app.add_flag("--key-bias", options.key_bias, "Add a bias to the scores of each key")
       ->group(kBothGroup);
+  app.add_flag("--packed-prefill", options.packed_prefill,
+               "Let prefill copy the keys of short documents to scratch first (Hopper)")
+      ->group(kBothGroup);
   offer_values(add("--query-form", options.query_form, "FORM",
                    "raw, or rotated if the caller rotates queries (default: raw)"),
                forms);
@@ -300,6 +303,7 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.cascade) spec.cascade = true;
   if (options.page_mass) spec.page_mass = true;
   if (options.key_bias) spec.key_bias = true;
+  if (options.packed_prefill) spec.packed_prefill = true;
   validate(spec);
   return tensor_parallel(std::move(spec), options.tensor_parallel);
 }

@@ -38,6 +38,7 @@ struct SpecOptions {
   bool cascade = false;
   bool page_mass = false;
   bool key_bias = false;
+  bool packed_prefill = false;
 };
 
 struct NamedSpec {

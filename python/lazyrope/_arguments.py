@@ -107,7 +107,8 @@ class StepCapacity:
         query_tokens: The query tokens of all requests together.
         tokens_per_request: The query tokens of any one request. None: query_tokens. A small number makes the step
             smaller: with 1, it has no memory for prefill.
-        rotated_tokens: Tokens that a step for pools of raw keys has scratch for on Hopper: those of the segments of
+        rotated_tokens: Tokens that a step for pools of raw keys, or with
+            :attr:`AttentionSpec.packed_prefill`, has scratch for on Hopper: those of the segments of
             prefill requests, in whole runs of 16 slots of each segment. Their keys are rotated once in each call, and
             prefill is about as fast as with local keys. The scratch takes the memory of so many tokens in the pool. If
             the tokens of an update exceed it, kernels rotate keys at each use, as they do with 0. All other steps

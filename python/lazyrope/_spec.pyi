@@ -107,6 +107,7 @@ class AttentionSpec:
         cascade: bool = False,
         page_mass: bool = False,
         key_bias: bool = False,
+        packed_prefill: bool = False,
     ) -> None:
         """
         Args:
@@ -152,6 +153,13 @@ class AttentionSpec:
                 (``key_bias`` of :meth:`Attention.__call__`). Compact documents need it: they keep some tokens of a
                 text, for each KV head others, in any slots. So such a spec must have the mask "causal" or "full", and
                 local keys.
+            packed_prefill: If True, the keys and values of prefill requests may first be copied to the step's scratch,
+                each key rotated by the base of its segment. Blocks of keys then mix the tokens of several documents,
+                and queries are not rotated for each document, which saves most of the time that short documents cost.
+                A step decides by itself whether that saves more than copying costs, and it needs room
+                (:attr:`StepCapacity.rotated_tokens`). Hopper's kernels have it, and others ignore it. Keys are rounded
+                once more. The pool has 16 bits and local keys. Such a spec has no cascade, page_mass, key_bias or
+                batch_invariant.
 
         Raises:
             SpecError: A value is not allowed, or two values do not fit together.
@@ -172,6 +180,7 @@ class AttentionSpec:
         cascade: bool = False,
         page_mass: bool = False,
         key_bias: bool = False,
+        packed_prefill: bool = False,
     ) -> AttentionSpec:
         """Returns the attention of a Hugging Face model.
 
@@ -201,6 +210,7 @@ class AttentionSpec:
             cascade: If True, segments that several requests read are read once, as in :class:`AttentionSpec`.
             page_mass: If True, calls can give the attention mass of pages, as in :class:`AttentionSpec`.
             key_bias: If True, calls add a bias to the scores of each key, as in :class:`AttentionSpec`.
+            packed_prefill: If True, prefill may pack the keys of documents, as in :class:`AttentionSpec`.
 
         Raises:
             SpecError: The config has an unknown model type or RoPE type, or a key that would change the result; the
@@ -226,6 +236,7 @@ class AttentionSpec:
         cascade: bool = False,
         page_mass: bool = False,
         key_bias: bool = False,
+        packed_prefill: bool = False,
     ) -> list[LayerGroup]:
         """Returns the attention of every layer of a Hugging Face model, as groups of layers with equal specs.
 
@@ -244,6 +255,7 @@ class AttentionSpec:
             cascade: As in :class:`AttentionSpec`.
             page_mass: As in :class:`AttentionSpec`.
             key_bias: As in :class:`AttentionSpec`.
+            packed_prefill: As in :class:`AttentionSpec`.
 
         Returns:
             The groups, in the order of their first layers. Each layer with attention is in one of them. A config that
@@ -299,6 +311,8 @@ class AttentionSpec:
     def page_mass(self) -> bool: ...
     @property
     def key_bias(self) -> bool: ...
+    @property
+    def packed_prefill(self) -> bool: ...
     @property
     def frequencies(self) -> list[float]:
         """The radians per token of each rotated pair, in fp64. The list has rotary_dim / 2 entries."""

@@ -158,6 +158,7 @@ StepShape Attention::step_shape() const {
           spec_.mask,
           spec_.mask_parameters,
           rotated_config_,
+          spec_.packed_prefill,
           spec_.cascade,
           spec_.cascade && spec_.query_form == RopeForm::kRotated,
           spec_.page_mass};
@@ -198,7 +199,8 @@ void Attention::check_step(const Step& step) const {
       text += fmt::format(", {} = {}", name, value);
     if (shape.cascade)
       text += fmt::format(", cascade of {} queries", shape.rotated_queries ? "rotated" : "raw");
-    if (shape.rotated) text += ", raw keys that are rotated in scratch";
+    if (shape.rotated)
+      text += shape.packed ? ", packed keys" : ", raw keys that are rotated in scratch";
     if (shape.page_mass) text += ", page mass";
     return fmt::format("{} ({})", text, describe(config));
   };

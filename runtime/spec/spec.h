@@ -29,6 +29,7 @@ struct AttentionSpec {
   bool cascade = false;    // segments that several requests read are read once for all of them
   bool page_mass = false;  // attend() can give the attention mass of each run of 16 slots
   bool key_bias = false;   // attend() adds a bias to the scores of each key (PoolTensors::key_bias)
+  bool packed_prefill = false;  // prefill may copy keys to the step's scratch first
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   int group_size() const { return num_q_heads / num_kv_heads; }

@@ -249,9 +249,9 @@ void Step::plan_rotation(Stream stream, AccessedMemoryFn accessed_memory) {
   PlanRotationParams& runs = rotation_.runs;
   runs.inputs = params_.inputs;
   runs.page_size = params_.page_size;
+  const int threads = runs.max_runs * (shape_.packed ? kRunSlots : 1);
   kernels_.plan_rotation->on(*device_).launch(
-      (runs.max_runs + kPlanRotationThreads - 1) / kPlanRotationThreads, &runs, stream,
-      accessed_memory);
+      (threads + kPlanRotationThreads - 1) / kPlanRotationThreads, &runs, stream, accessed_memory);
   PlanParams& plan = rotation_.plan;
   plan.inputs = params_.inputs;
   plan.inputs.q_indptr = runs.rotated.q_indptr;
@@ -259,6 +259,11 @@ void Step::plan_rotation(Stream stream, AccessedMemoryFn accessed_memory) {
   plan.inputs.lead = runs.rotated.lead;
   plan.inputs.length = runs.rotated.length;
   plan.inputs.pages = runs.rotated.pages;
+  if (shape_.packed) {
+    plan.inputs.base = runs.rotated.base;
+    plan.inputs.start = runs.rotated.start;
+    plan.inputs.mask_base = runs.rotated.mask_base;
+  }
   plan.inputs.page_size = kRunSlots;
   plan.page_size = divisor(kRunSlots);
   plan.first_runs = params_.first_runs;

@@ -143,17 +143,25 @@ void allocate_step(Arena& arena, const StepCapacity& capacity, bool cascade, Ste
 
 int num_runs(int tokens) { return (tokens + kRunSlots - 1) / kRunSlots; }
 
-// Allocates the arrays of plan_rotation. rotate_keys reads two of them.
-void allocate_runs(Arena& arena, const StepCapacity& capacity, StepRotation& rotation) {
+// Allocates the arrays of plan_rotation, or of plan_packing. rotate_keys reads two of them.
+void allocate_runs(Arena& arena, const StepCapacity& capacity, bool packed,
+                   StepRotation& rotation) {
   PlanRotationParams& runs = rotation.runs;
   arena.allocate(runs.rotated.q_indptr, size(capacity.requests) + 1);
   arena.allocate(runs.rotated.first_page, size(capacity.segments));
   arena.allocate(runs.rotated.lead, size(capacity.segments));
   arena.allocate(runs.rotated.length, size(capacity.segments));
   arena.allocate(runs.rotated.pages, size(runs.max_runs));
-  arena.allocate(runs.runs, size(runs.max_runs));
+  if (packed) {
+    for (int32** const array : {&runs.rotated.base, &runs.rotated.start, &runs.rotated.mask_base})
+      arena.allocate(*array, size(capacity.segments));
+    arena.allocate(runs.slots, size(runs.max_runs) * kRunSlots);
+  } else {
+    arena.allocate(runs.runs, size(runs.max_runs));
+  }
   arena.allocate(runs.header, 1);
   rotation.keys.runs = runs.runs;
+  rotation.keys.slots = runs.slots;
   rotation.keys.header = runs.header;
 }
 
@@ -374,9 +382,11 @@ std::size_t lay_out_rotation(std::byte* memory, const StepShape& shape,
   rotation.runs.max_runs = max_runs;
   rotation.runs.num_unrotated_ctas = unrotated.work.num_ctas;
   rotation.runs.unrotated_work_tiles = unrotated.work.work_tiles;
-  allocate_runs(arena, capacity, rotation);
-  allocate_scratch_pool(arena, shape, max_runs, rotation.keys);
   const TileConfig& tile = shape.rotated->prefill;
+  rotation.runs.block_rows = tile.block_m();
+  rotation.runs.block_keys = tile.block_n();
+  allocate_runs(arena, capacity, shape.packed, rotation);
+  allocate_scratch_pool(arena, shape, max_runs, rotation.keys);
   const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
   allocate_step(arena, capacity, /*cascade=*/false, rotation.plan.step);
   lay_out_phase(arena, shape, *shape.rotated, tile, capacity,

@@ -14,7 +14,8 @@ struct StepCapacity {
   int query_tokens = 0;
   int tokens_per_request = 0;  // 0: query_tokens
   // Tokens of the segments of prefill requests that the step has scratch for, in whole runs of 16
-  // slots of each segment. Only pools of raw keys use it (codegen/rotated_keys.h). 0: no scratch.
+  // slots of each segment. Only pools of raw keys and packed_prefill use it
+  // (codegen/rotated_keys.h). 0: no scratch.
   int rotated_tokens = 0;
   // Pairs of a query token and a run of 16 slots of its request for which the step has room for
   // page masses. Only specs with page_mass use it. 0: calls can give none.

@@ -1,8 +1,9 @@
-// Launch parameters of plan_rotation and rotate_keys, which fill a step's scratch with rotated
-// keys. runtime/step fills them in, and runtime/attention the caller's pool.
+// Launch parameters of plan_rotation, plan_packing and rotate_keys, which fill a step's scratch with
+// rotated keys. runtime/step fills them in, and runtime/attention the caller's pool.
 //
-// The scratch has pages of one run, kRunSlots slots. A segment takes consecutive pages, and its
-// tokens have the same slots in them as in the runs of the pool.
+// The scratch has pages of one run, kRunSlots slots. With plan_rotation, which serves raw keys, a
+// segment takes consecutive pages, and its tokens have the same slots in them as in the runs of the
+// pool. With plan_packing, which serves packed_prefill, all tokens follow each other.
 #pragma once
 
 #include "abi/attend.h"
@@ -15,7 +16,7 @@ inline constexpr int kPlanRotationThreads = 256;
 inline constexpr int kRotateKeysThreads = 256;
 inline constexpr int kRotateKeysCtasPerSm = 3;
 
-// Shared memory of plan_rotation: one word a warp for the scan over the CTA, and one a thread.
+// Shared memory of plan_rotation and plan_packing: one word a warp for the scan over the CTA, and one a thread.
 inline constexpr int kPlanRotationSharedBytes =
     (kPlanRotationThreads / 32 + kPlanRotationThreads) * 4;
 
@@ -33,6 +34,15 @@ struct RotationRun {
 };
 static_assert(sizeof(RotationRun) == 16);
 
+// The token of one slot of the scratch, which rotate_keys copies there. plan_packing writes it.
+struct PackedSlot {
+  int32 page;     // page of the pool
+  int32 slot;     // slot in that page
+  int32 base;     // the key is rotated by this position
+  int32 is_used;  // 0: the slot of the scratch has no token
+};
+static_assert(sizeof(PackedSlot) == 16);
+
 // The runs of a step's scratch, in device memory.
 struct RotationHeader {
   int32 num_runs;  // 0: the scratch does not suffice, and no request uses it
@@ -40,16 +50,20 @@ struct RotationHeader {
 };
 static_assert(sizeof(RotationHeader) == 16);
 
-// The arrays from which the planner plans attention over the scratch. plan_rotation writes them, so
-// that they have a place for each element of the caller's arrays.
+// The arrays from which the planner plans attention over the scratch. plan_rotation or plan_packing
+// writes them, so that they have a place for each element of the caller's arrays. The last three are
+// null with plan_rotation: the caller's hold.
 struct RotatedInputs {
   int32* q_indptr;    // [num_requests + 1]: the caller's, or all 0 if the scratch does not suffice
   int32* first_page;  // [num_segments]: first page of the scratch
   int32* lead;        // [num_segments]
   int32* length;      // [num_segments]: 0 for the segments of decode requests
   int32* pages;       // [max_runs]: page i is page i of the scratch
+  int32* base;        // [num_segments], like the next two arrays
+  int32* start;
+  int32* mask_base;
 };
-static_assert(sizeof(RotatedInputs) == 40);
+static_assert(sizeof(RotatedInputs) == 64);
 
 struct PlanRotationParams {
   StepInputs inputs;  // the caller's
@@ -58,24 +72,28 @@ struct PlanRotationParams {
   int32 min_rows;  // least packed rows of a request whose keys are rotated
   int32 max_runs;
   int32 num_unrotated_ctas;
+  int32 block_rows;  // packed rows of a query tile, and keys of a KV block, over the scratch
+  int32 block_keys;
   int32 unused;
-  // The first work tiles of the kernel that attends to raw keys instead: [num_unrotated_ctas].
-  // plan_rotation empties them if the scratch suffices.
+  // The first work tiles of the kernel that attends to the pool instead: [num_unrotated_ctas]. They
+  // are emptied if attention reads the scratch.
   WorkTile* unrotated_work_tiles;
   RotatedInputs rotated;
-  RotationRun* runs;  // [max_runs]
+  RotationRun* runs;  // [max_runs], with plan_rotation
+  PackedSlot* slots;  // [max_runs * kRunSlots], with plan_packing
   RotationHeader* header;
 };
-static_assert(sizeof(PlanRotationParams) == 96 + 12 + 20 + 8 + 40 + 16);
+static_assert(sizeof(PlanRotationParams) == 96 + 12 + 28 + 8 + 64 + 24);
 
 struct RotateKeysParams {
   const RotationHeader* header;
-  const RotationRun* runs;
+  const RotationRun* runs;  // written by plan_rotation, or null
+  const PackedSlot* slots;  // written by plan_packing, or null
   int32 num_kv_heads;
   int32 unused;
   KvPool pool;     // read
   KvPool scratch;  // written
 };
-static_assert(sizeof(RotateKeysParams) == 24 + 2 * 56);
+static_assert(sizeof(RotateKeysParams) == 32 + 2 * 56);
 
 }  // namespace lazyrope

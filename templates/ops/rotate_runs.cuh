@@ -1,5 +1,4 @@
-// Rotation of runs of a pool of raw keys into a step's scratch. A row is one KV head of a slot, and
-// a task is a part of its columns: a unit of the pairing or, after these, a run of columns that is
+// Rotation of keys of a pool into a step's scratch. A row is one KV head of a slot, and a task is a part of its columns: a unit of the pairing or, after these, a run of columns that is
 // not rotated. Where the pairing allows it, a unit consists of whole chunks of 16 bytes
 // (ops/chunk_pairing.cuh).
 //
@@ -14,8 +13,34 @@
 
 namespace lazyrope {
 
-// Spec has Element, Pairing, kHeadDim, kFactor and frequencies() for the rotation of keys.
-template <class Spec>
+// The slot of the pool that is copied to a slot of the scratch.
+struct RotatedSlot {
+  int32 page;
+  int32 slot;
+  int32 position;  // the key is rotated by it
+  bool exists;
+};
+
+// Raw keys, in runs that plan_rotation found: each is rotated by its token's index.
+struct RawRuns {
+  LAZYROPE_DEVICE static RotatedSlot find(const RotateKeysParams& params, int32 run, int32 slot) {
+    const RotationRun of_run = ld_global_nc(params.runs + run);
+    return {of_run.page, of_run.slot + slot, of_run.index + slot,
+            slot >= of_run.begin && slot < of_run.end};
+  }
+};
+
+// Local keys, in the slots that plan_packing found: all keys of a document are rotated by its base.
+struct PackedSlots {
+  LAZYROPE_DEVICE static RotatedSlot find(const RotateKeysParams& params, int32 run, int32 slot) {
+    const PackedSlot of_slot = ld_global_nc(params.slots + run * kRunSlots + slot);
+    return {of_slot.page, of_slot.slot, of_slot.base, of_slot.is_used != 0};
+  }
+};
+
+// Spec has Element, Pairing, kHeadDim, kFactor and frequencies() for the rotation of keys. Source is
+// RawRuns or PackedSlots.
+template <class Spec, class Source>
 class RunRotator {
   using Pairing = typename WidestPairing<typename Spec::Pairing>::Type;
   using Run = typename UnitRotation<Pairing>::Run;
@@ -57,19 +82,19 @@ class RunRotator {
 
   // Performs a task of KV heads `head` to head + kHeads - 1 of a slot of a run.
   LAZYROPE_DEVICE void rotate(int32 run_index, int32 head, int32 slot, int32 task) const {
-    const RotationRun run = ld_global_nc(params_.runs + run_index);
-    if (slot < run.begin || slot >= run.end) return;
-    const Rows rows = {pool_offset(params_.pool, run.page, run.slot + slot, head),
+    const RotatedSlot from = Source::find(params_, run_index, slot);
+    if (!from.exists) return;
+    const Rows rows = {pool_offset(params_.pool, from.page, from.slot, head),
                        pool_offset(params_.scratch, run_index, slot, head),
                        params_.num_kv_heads - head};
     if constexpr (kUnits > 0) {
-      if (kUnits == kTasks || task < kUnits) return rotate_unit(rows, run.index + slot, task);
+      if (kUnits == kTasks || task < kUnits) return rotate_unit(rows, from.position, task);
     }
     copy_run(rows, task + kUnits);
   }
 
-  // Rotates a unit of the keys by their token's index, and copies the same columns of the values.
-  LAZYROPE_DEVICE void rotate_unit(const Rows& rows, int32 index, int32 unit) const {
+  // Rotates a unit of the keys by a position, and copies the same columns of the values.
+  LAZYROPE_DEVICE void rotate_unit(const Rows& rows, int32 position, int32 unit) const {
     const int32 run_a = Pairing::run_a(unit);
     const int32 run_b = Pairing::run_b(unit);
     Run key_a[kHeads];
@@ -83,7 +108,7 @@ class RunRotator {
     UnitRevolutions<Pairing> revolutions;
     revolutions.load(Spec::frequencies(), unit);
     UnitRotation<Pairing> rotation;
-    rotation.set(index, revolutions, Spec::kFactor);
+    rotation.set(position, revolutions, Spec::kFactor);
 #pragma unroll
     for (int32 i = 0; i < kHeads; ++i)
       rotation.template apply<typename Spec::Element>(key_a[i], key_b[i]);

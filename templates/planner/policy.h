@@ -82,5 +82,11 @@ inline constexpr int32 kMaxFixedSplits = 16;
 // allowed. It is about the number of SMs of a GPU. A request with more tiles has one split per
 // tile.
 inline constexpr int32 kMaxRequestSplits = 128;
+// What attention to packed keys saves (kernel/plan_packing.cu.in), in the tokens that rotate_keys
+// copies in the same time: a KV block of a query tile, and a segment, for which the tile's queries
+// are rotated. They follow from the times of prefill and of raw keys on an H200, and are about the
+// same for all head dims and numbers of KV heads.
+inline constexpr int32 kPackedBlockTokens = 38;
+inline constexpr int32 kPackedSegmentTokens = 8;
 
 }  // namespace lazyrope

@@ -72,6 +72,7 @@ inline std::vector<TableRow> table_rows() {
       {"rotated",
        [](KernelSpec& spec) { spec.query_form = spec.append_form = RopeForm::kRotated; }},
       {"raw keys", [](KernelSpec& spec) { spec.key_form = KeyForm::kRaw; }},
+      {"packed_prefill", [](KernelSpec& spec) { spec.packed_prefill = true; }},
       {"cascade", [](KernelSpec& spec) { spec.cascade = true; }},
       {"page_mass", [](KernelSpec& spec) { spec.page_mass = true; }},
       {"key_bias", [](KernelSpec& spec) { spec.key_bias = true; }},

@@ -195,6 +195,14 @@ TRIALS = [
         PREFILL,
         rotated_tokens=16 * 300,
     ),
+    # Each of the CTAs of plan_packing scans the segments in two rounds.
+    Trial(
+        "packed keys",
+        documents([5] * 300, 80, kv_heads=1, packed_prefill=True),
+        DECODE,
+        HOPPER,
+        rotated_tokens=5 * 300,
+    ),
     Trial("decode of many rows", documents([40, 20, 70], 12, kv_heads=2), shape(1, 2, 32, 16, 3), PREFILL),
     # The single tile has equal KV splits, which wait for each other.
     Trial("equal splits", documents([256], 32, kv_heads=1), DECODE, PREFILL),

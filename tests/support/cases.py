@@ -77,6 +77,7 @@ class Setting:
     cascade: bool = False
     page_mass: bool = False
     key_bias: bool = False
+    packed_prefill: bool = False
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
@@ -93,6 +94,7 @@ class Setting:
             cascade=self.cascade,
             page_mass=self.page_mass,
             key_bias=self.key_bias,
+            packed_prefill=self.packed_prefill,
             **MASK_SIZES.get(self.mask, {}),
             **SCORES[self.scores],
         )

@@ -75,22 +75,33 @@ def _within(required: float, aimed: float, over: str = "best_peer") -> tuple[Lim
 
 
 def _other_lengths() -> list[Shape]:
-    """Returns rows with further lengths of documents, for the plot. Only the shortest have limits."""
-    shortest = {64: _within(1.65, 1.3), 128: _within(1.35, 1.12), 256: _within(1.22, 1.09)}
-    rows = []
-    for head_dim, limits in shortest.items():
-        options: dict[str, Any] = {"head_dim": head_dim, "variants": plain(8192)}
-        rows.append(_chunk(2048, 8192, *limits, doc_tokens=64, peers=PREFILL_PEERS, **options))
-        rows += [_chunk(2048, 8192, doc_tokens=doc_tokens, peers=(), **options) for doc_tokens in (512, 4096)]
-    return rows
+    """Returns rows with further lengths of documents, for the plot. They have no limits."""
+    return [
+        _chunk(2048, 8192, head_dim=head_dim, doc_tokens=doc_tokens, variants=plain(8192), peers=())
+        for head_dim in (64, 128, 256)
+        for doc_tokens in (64, 512, 4096)
+    ]
+
+
+# The same step with keys that are not packed.
+PACKED: dict[str, Any] = {"options": {"packed_prefill": True}, "variants": {"from_pool": {"options": {}}}}
+
+
+def _short_documents() -> list[Shape]:
+    """Returns rows with short documents, whose keys are packed."""
+    most = {64: _within(1.65, 1.3), 128: _within(1.35, 1.12), 256: _within(1.22, 1.09)}
+    return [
+        _chunk(2048, 8192, *limits, head_dim=head_dim, doc_tokens=64, peers=PREFILL_PEERS, **PACKED)
+        for head_dim, limits in most.items()
+    ]
 
 
 def _ragged() -> list[Shape]:
     """Returns rows with documents of the lengths that retrieval has: passages, and whole pages."""
-    passages = _chunk(1024, 20480, *_within(1.01, 0.97), doc_between=(40, 700), peers=PREFILL_PEERS)
+    passages = _chunk(1024, 20480, *_within(1.01, 0.97), doc_between=(40, 700), peers=PREFILL_PEERS, **PACKED)
     limits = _within(1.00, 0.91)
     pages = Shape("prefill", 4, 96, 10240, doc_between=(200, 4000), peers=PREFILL_PEERS, limits=limits)
-    return [passages, pages]
+    return [passages, pages, replace(pages, limits=(), peers=(), **PACKED)]
 
 
 def _other_head_dims() -> list[Shape]:
@@ -157,6 +168,7 @@ PREFILL = [
     *CHUNKS,
     *_documents(),
     *_other_lengths(),
+    *_short_documents(),
     *_ragged(),
     *_other_head_dims(),
     NARROW_POOL,

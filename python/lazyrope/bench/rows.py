@@ -75,8 +75,8 @@ class Requests:
             "pages": bench.ints(torch.randperm(self.num_pages)),
         }
         self.kernel = bench.compile(shape)
-        is_raw = self.kernel.spec.key_form == "raw"
-        rotated = sum(16 * math.ceil(length / 16) for length in documents) if is_raw else 0
+        has_scratch = self.kernel.spec.key_form == "raw" or self.kernel.spec.packed_prefill
+        rotated = sum(16 * math.ceil(length / 16) for length in documents) if has_scratch else 0
         self.num_mass_pages = sum(math.ceil(length / 16) for length in documents)
         masses = sum(
             own * math.ceil(length / 16) for own, request in zip(tokens, requests, strict=True) for length in request
