@@ -122,18 +122,46 @@ class RowKeyBias {
   // Adds them to scores. All lanes of the warp take part.
   template <class Scores, class Scale>
   LAZYROPE_DEVICE UniformScale add(Scores& scores, const Scale& scale) const {
-    FloatPair pairs[kPasses];
+    return add_to_columns(scores, scale, lane_columns());
+  }
+  // Replaces scores by them. A product is then added to the scores, if these are logits in log2
+  // units. All lanes of the warp take part.
+  template <class Scores>
+  LAZYROPE_DEVICE void start(Scores& scores) const {
+    using Access = TileAccess<Scores>;
+    const auto bias = lane_columns();
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) pairs[pass] = in_log2_units(pairs_[pass]);
-    constexpr int kPassTiles = kPassKeys / 8;
-    return add_to_columns(scores, scale, [&](int n) {
-      const int32 owner = n % kPassTiles * 4 + lane_index() % 4;
-      return FloatPair{shfl_sync_idx(pairs[n / kPassTiles].low, owner),
-                       shfl_sync_idx(pairs[n / kPassTiles].high, owner)};
-    });
+    for (int n = 0; n < Access::kColumnTiles; ++n) {
+      const FloatPair pair = bias(n);
+#pragma unroll
+      for (int m = 0; m < Access::kRowTiles; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          Access::at(scores, m, n, 2 * h) = pair.low;
+          Access::at(scores, m, n, 2 * h + 1) = pair.high;
+        }
+    }
   }
 
  private:
+  struct LaneColumns {
+    FloatPair pairs[kPasses];  // log2 units
+
+    // Returns the biases of the lane's columns of column tile n.
+    LAZYROPE_DEVICE FloatPair operator()(int n) const {
+      constexpr int kPassTiles = kPassKeys / 8;
+      const int32 owner = n % kPassTiles * 4 + lane_index() % 4;
+      return {shfl_sync_idx(pairs[n / kPassTiles].low, owner),
+              shfl_sync_idx(pairs[n / kPassTiles].high, owner)};
+    }
+  };
+  LAZYROPE_DEVICE LaneColumns lane_columns() const {
+    LaneColumns columns;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) columns.pairs[pass] = in_log2_units(pairs_[pass]);
+    return columns;
+  }
+
   FloatPair pairs_[kPasses];
 };
 
