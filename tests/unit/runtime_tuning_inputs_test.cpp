@@ -147,6 +147,7 @@ TEST(TuningPool, Has8BitElementsIfTheSpecSaysSo) {
 TEST(TuningPool, HasABiasOfKeysIfTheSpecSaysSo) {
   const auto device = std::make_shared<FakeDevice>();
   AttentionSpec spec = small_spec();
+  device->l2 = 10 * 16 * 2 * 64 * 2;  // ten pages
   const TuningWorkload workload = {.batch = 1, .query_tokens = 1, .context = 48};
   EXPECT_FALSE(TuningPool(device, spec, {workload}).next(4).key_bias);
   spec.key_bias = true;
