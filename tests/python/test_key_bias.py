@@ -96,6 +96,19 @@ def test_kv_splits_and_hidden_documents(build, device, arch):
         assert bool(lse[:, : setting.group].isneginf().all() and lse[:, setting.group :].isfinite().all())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU runs its own family")
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["plain", "scores", "long head_dim"])
+def test_a_late_bias_far_above_the_first_scores(name):
+    """Prefill on Hopper then computes a block's scores again, and adds their biases again."""
+    setting = HOPPER[name]
+    kernel = lazyrope.compile(setting.spec(), arch="emu:sm_90a")
+    case = documents_case(setting, [300, 150], 40, "cpu")
+    set_bias(case, 0, torch.zeros(setting.kv_heads))
+    set_bias(case, 1, torch.full((setting.kv_heads,), 60.0))
+    check_case(case, kernel)
+
+
 def hide(case: Case, document: int, head: int) -> None:
     """Hides all tokens of a document from a KV head."""
     set_bias(case, document, torch.where(torch.arange(2) == head, -torch.inf, 0.0))
