@@ -23,6 +23,11 @@ class Keys:
         for field in _model_fields(groups, model, dtype):
             _add(self._model, field.encode())
 
+    @property
+    def model(self) -> str:
+        """The hexadecimal hash of the model alone."""
+        return self._model.copy().hexdigest()
+
     def key(self, tokens: array[int], salt: str, context: str = "") -> str:
         """Returns the hexadecimal key of tokens, which :func:`int64_array` made, in a context."""
         digest = self._model.copy()

@@ -135,6 +135,11 @@ class DocumentStore:
         """Returns a view of a layer's values, [num_pages, page_size, kv_heads, head_dim]."""
         return self._layers[layer][1]
 
+    @property
+    def model_key(self) -> str:
+        """The hexadecimal hash of what all keys of documents have in common: the model, its layers, RoPE and dtype."""
+        return self._keys.model
+
     @checked
     def key(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "", context: str = "") -> str:
         """Returns the key of a document: the hexadecimal SHA-256 of everything that decides its KV.

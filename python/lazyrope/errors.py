@@ -9,6 +9,7 @@ __all__ = [
     "CompileError",
     "DocumentTooLarge",
     "DriverError",
+    "InaccurateMemory",
     "InsertError",
     "KernelFault",
     "SpecError",
@@ -95,6 +96,21 @@ class KernelFault(DriverError):
 
     _fields = (*DriverError._fields, "rule")
     rule: str
+
+
+class InaccurateMemory(_FieldsError):
+    """A memory of a document is less accurate than its caller allows.
+
+    Attributes:
+        layer: The first layer with such an error.
+        head: The KV head with the greatest error in that layer.
+        value: The relative error of its output on held-out traces.
+    """
+
+    _fields = ("layer", "head", "value")
+    layer: int
+    head: int
+    value: float
 
 
 class StoreError(RuntimeError):

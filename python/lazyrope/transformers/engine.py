@@ -231,6 +231,33 @@ class Engine:
         assert generation._layout is not None
         return Scores._of(generation._layout)
 
+    def record(
+        self, prompt: str | Sequence[int], documents: Sequence[str | Sequence[int]] = (), *, salt: str = ""
+    ) -> list[Tensor]:
+        """Runs tokens through the model after documents, and returns the queries of each layer.
+
+        :mod:`lazyrope.memory` fits memories to them. The documents see nothing before them (recovery "none").
+
+        Args:
+            prompt: The tokens, or the text, whose queries are wanted.
+            documents: The documents that these tokens see, as in :meth:`generate`.
+            salt: As in :meth:`generate`.
+
+        Returns:
+            For each layer the queries, [tokens, num_q_heads, head_dim] in the model's dtype, rotated by the tokens'
+            logical positions: the first document's token 0 is at position 0.
+
+        Raises:
+            SpecError: A value is not allowed.
+        """
+        options: dict[str, Any] = {"max_new_tokens": 0, "temperature": 0.0, "stop": frozenset(), "recorded": True}
+        how = self._recovery("none", None)
+        generation = self._queue(prompt, documents, "lazy", how, salt=salt, **options)
+        generation.result()
+        queries = generation._own.queries
+        assert queries is not None
+        return [torch.cat(passes) for passes in queries]
+
     def assess(
         self, samples: Sequence[Sample | dict[str, Any]], *, max_kl: float = 0.1, max_new_tokens: int = 16
     ) -> Assessment:
@@ -430,6 +457,8 @@ class Engine:
         generation._layout = layout
         if generation.num_logits:
             layout.own.logits_from = len(generation.prompt) - generation.num_logits
+        if generation.recorded:
+            layout.own.queries = [[] for _ in range(self._runner.backend.num_layers)]
         if generation.scored:
             for job in (layout.own, *generation._fills):
                 if job.done == 0 and job.hidden is None:

@@ -49,6 +49,7 @@ class Generation:
         salt: The salt of its documents' keys.
         scored: True for a request of :meth:`Engine.score`.
         num_logits: The last tokens of the prompt whose logits are kept.
+        recorded: True if the queries of the prompt are kept.
         question: The tokens of the prompt whose attention chooses the pages of level "guided".
         tokens: The generated token ids.
         finish_reason: None while the request is not finished, then "stop", "length", "cancelled" or "error".
@@ -71,6 +72,7 @@ class Generation:
     salt: str
     scored: bool = False
     num_logits: int = 0
+    recorded: bool = False
     question: range = range(0)
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None

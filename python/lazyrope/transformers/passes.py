@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from functools import cache, cached_property
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from .grouping import GroupedAttention
 from .hook import AttentionCall, LayersDone, attending
 from .measuring import Meter
 from .progress import Progress
-from .work import SEGMENTS, SPANS, Packed, Work, pack, power_of_two
+from .work import SEGMENTS, SPANS, Job, Packed, Work, pack, power_of_two
 
 Tensor = Any
 
@@ -119,6 +120,7 @@ class Pass:
         self._group_steps = [_GrowingStep(kernels.attention, backend.store, least) for kernels in backend.kernels]
         self._has_groups = False
         self._num_layers: int | None = None
+        self._recorded: list[tuple[Job, slice]] = []
         self._meter = Meter(backend.num_layers, backend.store.device, backend.ranks) if measures else None
         self.out: Tensor | None = None
         self.after_layer: Callable[[], object] | None = None
@@ -133,6 +135,7 @@ class Pass:
             self._source.update("source", tokens, views)
             self._target.update("target", tokens, views)
         self._num_layers = work.num_layers
+        self._recorded = _recorded(work)
         self._has_groups = work.has_groups
         if self._has_groups:
             for step in self._group_steps:
@@ -152,6 +155,9 @@ class Pass:
     def attend(self, layer: int, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         backend = self._backend
         backend.check(layer, call)
+        for job, rows in self._recorded:
+            assert job.queries is not None
+            job.queries[layer].append(q[rows].clone())
         group = backend.group_of(layer)
         kernels, attention, step = backend.kernels[group], self._attentions[group], self._arguments[group].step
         pools = backend.store.k_pool(layer), backend.store.v_pool(layer)
@@ -178,6 +184,13 @@ class Pass:
         """Gives questions what the pass has measured, after the last layer."""
         if self._meter is not None:
             self._meter.finish()
+
+
+def _recorded(work: Work) -> list[tuple[Job, slice]]:
+    """Returns the jobs of a pass whose queries are wanted, with their rows."""
+    ends = list(accumulate(n for _, n in work.rows))
+    rows = [slice(end - n, end) for (_, n), end in zip(work.rows, ends, strict=True)]
+    return [(job, at) for (job, _), at in zip(work.rows, rows, strict=True) if job.queries is not None]
 
 
 class Runner:
@@ -322,7 +335,7 @@ class _Graphs:
         is_decode = packed.max_rows == 1 and not work.moves
         if not is_decode and (work.num_tokens > self._max_tokens or len(work.rows) > GRAPH_JOBS):
             return None
-        if any(job.hidden is not None or job.logits_from is not None for job, _ in work.rows):
+        if any(job.hidden is not None or job.logits_from is not None for job, _ in work.rows) or _recorded(work):
             return None
         if packed.masses is not None and packed.masses.room > GRAPH_MASS_PAGES:
             return None

@@ -79,6 +79,8 @@ class Job:
         logits: The kept logits of each pass, float32 [tokens, vocabulary size].
         question: The measurement of the job's attention to pages, or None.
         group: The segments to which the job attends apart, or None.
+        queries: For each layer the queries of each pass, [tokens, num_q_heads, head_dim], rotated by their positions.
+            None if no one asked for them.
     """
 
     tokens: list[int]
@@ -94,6 +96,7 @@ class Job:
     positions: Sequence[int] | None = None
     question: Question | None = None
     group: Group | None = None
+    queries: list[list[Tensor]] | None = None
 
     @property
     def left(self) -> int:

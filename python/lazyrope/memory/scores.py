@@ -1,0 +1,118 @@
+"""Scores and exact attention states of one KV head, computed in chunks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._core import AttentionSpec
+
+if TYPE_CHECKING:
+    Tensor = Any
+else:
+    Tensor = torch.Tensor
+
+# The most scores, queries x keys, that are computed at once. Two such matrices of float32 exist at a time.
+MAX_SCORES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a layer, as its kernel computes them before the key bias.
+
+    Attributes:
+        scale: The factor of the inner products.
+        softcap: The bound of the scores, or None.
+    """
+
+    scale: float
+    softcap: float | None
+
+    @classmethod
+    def of(cls, spec: AttentionSpec) -> Scores:
+        return cls(spec.scale, spec.softcap)
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        """Returns the scores, float32 [..., queries, keys], of queries [..., queries, d] and keys [..., keys, d]."""
+        score = (q * self.scale) @ k.transpose(-1, -2)
+        return score if self.softcap is None else torch.tanh(score / self.softcap) * self.softcap
+
+
+@dataclass
+class States:
+    """The attention of queries over a document alone.
+
+    Attributes:
+        out: The outputs, float32 [queries, d].
+        lse: The natural log-sum-exp of each query's scores, float32 [queries].
+    """
+
+    out: Tensor
+    lse: Tensor
+
+
+@dataclass
+class Usage:
+    """The softmax weight of each key, over all queries that have been counted.
+
+    Attributes:
+        mass: The sum of its weights, float32 [keys].
+        peak: The greatest of its weights, float32 [keys].
+    """
+
+    mass: Tensor
+    peak: Tensor
+
+    @classmethod
+    def of_none(cls, keys: Tensor) -> Usage:
+        return cls(*(torch.zeros(len(keys), dtype=torch.float32, device=keys.device) for _ in range(2)))
+
+
+def row_chunks(rows: int, columns: int, most: int = MAX_SCORES) -> Iterator[slice]:
+    """Yields slices of all rows whose matrices have at most so many elements, and at least one row."""
+    step = max(1, most // max(1, columns))
+    for begin in range(0, rows, step):
+        yield slice(begin, min(rows, begin + step))
+
+
+def exact_states(q: Tensor, k: Tensor, v: Tensor, scores: Scores, usage: Usage | None = None) -> States:
+    """Returns the states of queries over all keys.
+
+    Args:
+        q: Queries, float32 [queries, d].
+        k: Keys, float32 [keys, d].
+        v: Values, float32 [keys, d].
+        scores: The scores of the layer.
+        usage: If given, the weights of each key are added to it.
+    """
+    states = States(torch.empty_like(q), q.new_empty(len(q)))
+    for rows in row_chunks(len(q), len(k)):
+        weights = scores(q[rows], k)
+        most = weights.amax(-1, keepdim=True)
+        weights.sub_(most).exp_()
+        total = weights.sum(-1, keepdim=True)
+        states.lse[rows] = (most + total.log()).squeeze(-1)
+        weights.div_(total)
+        states.out[rows] = weights @ v
+        if usage is not None:
+            usage.mass += weights.sum(0)
+            usage.peak = torch.maximum(usage.peak, weights.amax(0))
+    return states
+
+
+def biased_states(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scores: Scores) -> States:
+    """Returns the states of queries over the keys of a compact memory.
+
+    Args:
+        q: Queries, float32 [..., queries, d].
+        k: Keys, float32 [..., keys, d].
+        v: Values, float32 [..., keys, d].
+        bias: The number that is added to the scores of each key, float32 [..., keys].
+        scores: The scores of the layer.
+    """
+    score = scores(q, k) + bias[..., None, :]
+    lse = score.logsumexp(-1)
+    return States(torch.exp(score - lse[..., None]) @ v, lse)

@@ -1,0 +1,1 @@
+"""Measures memories of documents (lazyrope.memory) on SmolLM2-135M."""

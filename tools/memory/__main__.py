@@ -1,0 +1,81 @@
+"""python -m tools.memory [--seeds N] [--json FILE]: what memories of a document cost in a real model's output.
+
+SmolLM2-135M-Instruct reads a document, and its attention over the document is replaced in all layers by each kind of
+memory. Texts are templated examples ("ICL") and code. The program needs the packages of tools/requirements/rag*.txt,
+which `make rag` installs. A run completes FILE: it skips the texts that the file has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tools.memory.measure import measure
+from tools.memory.tables import print_tables
+from tools.memory.texts import KINDS, text_of
+from tools.rag.environment import environment
+from tools.rag.model import CACHE, load_smollm2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.memory", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="texts of each kind (%(default)s)")
+    parser.add_argument("--prefix", type=int, default=2048, metavar="N", help="tokens of a document (%(default)s)")
+    parser.add_argument("--traces", type=int, default=2048, metavar="N", help="trace tokens (%(default)s)")
+    parser.add_argument("--test", type=int, default=256, metavar="N", help="test tokens (%(default)s)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of PyTorch (its default)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="complete FILE, and print its tables")
+    parser.add_argument("--commit", metavar="HASH", help="the commit that is measured (default: git's)")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    sizes = options.prefix, options.traces, options.test
+    data = _begun(options, sizes)
+    model, tokenizer = load_smollm2(torch.float32, "cpu", cache=CACHE)
+    for seed in range(options.seeds):
+        for kind in KINDS:
+            if any((cell["kind"], cell["seed"]) == (kind, seed) for cell in data["cells"]):
+                continue
+            text = text_of(kind, tokenizer, seed, *sizes)
+            foreign = text_of("code", tokenizer, seed, *sizes).traces if kind == "ICL" else None
+            data["cells"].append({"kind": kind, "seed": seed, **measure(model, text, foreign)})
+            print(f"{kind}, seed {seed}: {data['cells'][-1]['seconds']:.0f} s", file=sys.stderr, flush=True)
+            if options.json:
+                _write(options.json, data)
+    print_tables(data)
+
+
+def _begun(options: argparse.Namespace, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """Returns the content of the file, or that of a new one.
+
+    The program ends if the file has other sizes.
+    """
+    names = ("prefix", "traces", "test")
+    if options.json and options.json.exists():
+        data: dict[str, Any] = json.loads(options.json.read_text())
+        if data["tokens"] != dict(zip(names, sizes, strict=True)):
+            sys.exit(f"{options.json} has tokens {data['tokens']}; give the same, or another file")
+        return data
+    command = shlex.join(["python", "-m", "tools.memory", *(f"--{n}={s}" for n, s in zip(names, sizes, strict=True))])
+    return environment(options.commit) | {
+        "command": command,
+        "tokens": dict(zip(names, sizes, strict=True)),
+        "cells": [],
+    }
+
+
+def _write(file: Path, data: dict[str, Any]) -> None:
+    rest = {name: value for name, value in data.items() if name != "cells"}
+    cells = ",\n".join(json.dumps(cell) for cell in data["cells"])
+    head = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in rest.items())
+    file.write_text(f'{{\n{head},\n"cells": [\n{cells}\n]\n}}\n')
+
+
+if __name__ == "__main__":
+    main()
