@@ -88,7 +88,8 @@ def state_heads(keys: Tensor, values: Tensor, fitted: Tensor, scores: Scores, op
         scores: The scores of the layer.
         options: The arguments.
     """
-    generator = torch.Generator().manual_seed(options.seed)
+    # The groups have a generator of their own, so that both kinds of look-up have the same entries.
+    generator, of_groups = (torch.Generator().manual_seed(options.seed + i) for i in range(2))
     q_heads, kv_heads = fitted.shape[1], keys.shape[1]
     group, dtype = q_heads // kv_heads, keys.dtype
     found: dict[str, list[Tensor]] = {name: [] for name in StateHeads.__dataclass_fields__}
@@ -98,11 +99,11 @@ def state_heads(keys: Tensor, values: Tensor, fitted: Tensor, scores: Scores, op
         shared = None
         if options.lookup == "group":
             shared = clusters_of(unit(q).transpose(0, 1).flatten(1), options.entries, generator)
-            _add_key(found, unit(means(unit(q).mean(0), shared, options.entries)), dtype, options, generator)
+            _add_key(found, unit(means(unit(q).mean(0), shared, options.entries)), dtype, options, of_groups)
         for rows in q:
             cluster = clusters_of(rows, options.entries, generator) if shared is None else shared
             if shared is None:
-                _add_key(found, unit(means(unit(rows), cluster, options.entries)), dtype, options, generator)
+                _add_key(found, unit(means(unit(rows), cluster, options.entries)), dtype, options, of_groups)
             for name, value in _entries(rows, k, v, cluster, scores, options).items():
                 found[name].append(value if name == "lse" else value.to(dtype))
         found["exact_keys"].append(keys[: options.exact, head])
