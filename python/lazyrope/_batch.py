@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from .errors import SpecError
+
 
 class HasPages(Protocol):
     """Any object that has these attributes: a :class:`Document`, or a document of
@@ -60,6 +62,17 @@ class Segment:
     start: int = 0
     length: int | None = None
     mask_base: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start or self.length is not None:
+            _refuse_slice_of_memory(self.document)
+
+
+def _refuse_slice_of_memory(document: HasPages) -> None:
+    """Raises SpecError for a memory in a store: its slots are no consecutive tokens."""
+    span = getattr(document, "span", None)
+    if span is not None and span != document.num_tokens:
+        raise SpecError("a segment with start or length is of a memory, which has no slices; give neither")
 
 
 @dataclass(frozen=True, slots=True)

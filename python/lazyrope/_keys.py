@@ -12,7 +12,8 @@ import torch
 
 from ._core import AttentionSpec, LayerGroup, Rope
 from ._layers import num_layers_of
-from .errors import SpecError
+from ._precomputed import Precomputed
+from .errors import SpecError, StoreError
 
 
 class Keys:
@@ -37,10 +38,32 @@ class Keys:
             _add(digest, context.encode())
         return digest.hexdigest()
 
+    def key_of(self, document: Sequence[int] | torch.Tensor | Precomputed, salt: str, context: str) -> tuple[str, int]:
+        """Returns the key of a document, and the number of slots that it takes.
+
+        Raises:
+            SpecError: As in :func:`int64_array`, or a memory has a context.
+            StoreError: A memory is of another model.
+        """
+        if not isinstance(document, Precomputed):
+            values = int64_array(document)
+            return self.key(values, salt, context), len(values)
+        if context:
+            raise SpecError("context is given; a memory has none, for its document saw nothing before it")
+        if document.model != self.model:
+            raise StoreError(
+                f"the memory is of another model: its model has the hash {document.model[:12]}, and this store's has "
+                f"{self.model[:12]}. The name, the layers, RoPE and the dtype must be the same"
+            )
+        digest = self._model.copy()
+        for field in (salt, "memory", document.key):  # a document's second field has a multiple of 8 bytes
+            _add(digest, field.encode())
+        return digest.hexdigest(), len(document)
+
     def keys(
-        self, documents: Sequence[Sequence[int] | torch.Tensor], salt: str, contexts: Sequence[str] | None
+        self, documents: Sequence[Sequence[int] | torch.Tensor | Precomputed], salt: str, contexts: Sequence[str] | None
     ) -> list[tuple[str, int]]:
-        """Returns the key and the number of tokens of each document. Without contexts, each has the context "".
+        """Returns the key and the number of slots of each document. Without contexts, each has the context "".
 
         Raises:
             SpecError: As in :func:`int64_array`, or the contexts are not one text for each document.
@@ -52,8 +75,8 @@ class Keys:
             raise SpecError(
                 f"contexts has {len(given)} entries; it must have one for each of {len(documents)} documents"
             )
-        arrays = map(int64_array, documents)
-        return [(self.key(values, salt, context), len(values)) for values, context in zip(arrays, given, strict=True)]
+        pairs = zip(documents, given, strict=True)
+        return [self.key_of(document, salt, context) for document, context in pairs]
 
 
 def int64_array(tokens: Sequence[int] | torch.Tensor) -> array[int]:

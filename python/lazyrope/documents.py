@@ -24,10 +24,11 @@ import torch
 from ._checks import checked
 from ._core import AttentionSpec, LayerGroup
 from ._document import Document, PageRun, State, Stats, Use
-from ._keys import Keys, int64_array
+from ._keys import Keys
 from ._layers import groups_of, num_layers_of
 from ._monitor import Monitor, exclusive
 from ._paging import Paging, bytes_of, count
+from ._precomputed import Precomputed, biases_of_store, span_of
 from .errors import DocumentTooLarge, InsertError, SpecError, StoreError, StoreFull
 
 __all__ = [
@@ -79,6 +80,7 @@ class DocumentStore:
         page_size: int = 16,
         dtype: torch.dtype | None = None,
         device: str | torch.device = "cuda",
+        memories: bool = False,
     ) -> None:
         """
         Args:
@@ -90,6 +92,8 @@ class DocumentStore:
             page_size: The tokens of a page, a multiple of 16.
             dtype: The pool's type, a torch floating-point type. The default is the spec's kv_dtype.
             device: The pool's device.
+            memories: If True, the store also keeps memories of :mod:`lazyrope.memory`. Each slot then has a bias for
+                each KV head, of 4 bytes, under the same budget.
 
         Raises:
             SpecError: A value is not allowed, the layers' pages differ, or the budget is less than one page.
@@ -101,7 +105,8 @@ class DocumentStore:
         _require(dtype.is_floating_point, f"dtype is {dtype}; a pool holds a floating-point type")
         page = (page_size, spec.num_kv_heads, spec.head_dim)
         self.budget, self.page_size, self.dtype = bytes_of(budget), page_size, dtype
-        self.page_bytes = num_layers * 2 * math.prod(page) * dtype.itemsize
+        of_bias = num_layers * page_size * spec.num_kv_heads * 4 if memories else 0
+        self.page_bytes = num_layers * 2 * math.prod(page) * dtype.itemsize + of_bias
         self.num_pages = self.budget // self.page_bytes
         _require(
             self.num_pages >= 1,
@@ -110,6 +115,8 @@ class DocumentStore:
         )
         pool = torch.empty((num_layers, 2, self.num_pages, *page), dtype=dtype, device=device)
         self._layers, self.device = [layer.unbind() for layer in pool.unbind()], pool.device
+        shape = (num_layers, self.num_pages, spec.num_kv_heads, page_size)
+        self._biases = biases_of_store(memories, dtype.itemsize == 1, *shape, self.device)
         self._paging = Paging(self.num_pages, self.device)
         self.pages = self._paging.lists.array
         self._keys = Keys(groups, model, dtype)
@@ -136,19 +143,33 @@ class DocumentStore:
         return self._layers[layer][1]
 
     @property
+    def has_memories(self) -> bool:
+        """True if the store keeps memories."""
+        return self._biases is not None
+
+    @checked
+    def key_bias(self, layer: int) -> torch.Tensor | None:
+        """Returns a view of a layer's biases, float32 [num_pages, kv_heads, page_size], or None without memories.
+
+        It is the argument ``key_bias`` of attention whose spec has key_bias. Slots of documents have 0.
+        """
+        return None if self._biases is None else self._biases.layers[layer]
+
+    @property
     def model_key(self) -> str:
         """The hexadecimal hash of what all keys of documents have in common: the model, its layers, RoPE and dtype."""
         return self._keys.model
 
     @checked
-    def key(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "", context: str = "") -> str:
+    def key(self, tokens: Sequence[int] | torch.Tensor | Precomputed, *, salt: str = "", context: str = "") -> str:
         """Returns the key of a document: the hexadecimal SHA-256 of everything that decides its KV.
 
         It covers the tokens, salt, context, model, number of layers, KV heads, head_dim, the pool's dtype, RoPE and key
         form.
 
         Args:
-            tokens: At least one integer: a sequence, or a one-dimensional tensor or array.
+            tokens: At least one integer: a sequence, or a one-dimensional tensor or array. Or a compact memory of
+                :mod:`lazyrope.memory`.
             salt: A text that separates documents with the same tokens, for example those of two tenants.
             context: A text that identifies what the tokens see before them when they are computed, and their position
                 then. :mod:`lazyrope.recovery` makes such texts. "": they see nothing, from position 0.
@@ -156,16 +177,17 @@ class DocumentStore:
         Raises:
             SpecError: There are no tokens, or they are no 64-bit integers.
         """
-        return self._keys.key(int64_array(tokens), salt, context)
+        return self._keys.key_of(tokens, salt, context)[0]
 
     @checked
     def acquire(
-        self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "", context: str = ""
+        self, tokens: Sequence[int] | torch.Tensor | Precomputed, *, salt: str = "", context: str = ""
     ) -> tuple[Document, bool]:
         """Takes a reference to the document with these tokens. :meth:`release` gives it back.
 
-        The caller must fill the pages of a new document and then call :meth:`commit` or :meth:`abandon`. Any other
-        document is ready, or another caller is filling it: then call :meth:`Document.wait`.
+        The caller must fill the pages of a new document, those of a memory by :meth:`fill`, and then call
+        :meth:`commit` or :meth:`abandon`. Any other document is ready, or another caller is filling it: then call
+        :meth:`Document.wait`.
 
         Args:
             tokens: The document's tokens, as in :meth:`key`.
@@ -180,13 +202,13 @@ class DocumentStore:
             DocumentTooLarge: The document is larger than the whole budget. Nothing has changed.
             StoreFull: There is no room for the document now. Nothing has changed.
         """
-        values = int64_array(tokens)
-        return self._acquire(self._keys.key(values, salt, context), len(values))
+        self._check_keeps(tokens)
+        return self._acquire(*self._keys.key_of(tokens, salt, context), span_of(tokens))
 
     @checked
     def reserve(
         self,
-        documents: Sequence[Sequence[int] | torch.Tensor],
+        documents: Sequence[Sequence[int] | torch.Tensor | Precomputed],
         num_tokens: int,
         *,
         salt: str = "",
@@ -211,11 +233,15 @@ class DocumentStore:
             StoreFull: There is no room for all of it now. Nothing has changed.
         """
         _require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
+        for document in documents:
+            self._check_keeps(document)
         wanted = self._keys.keys(documents, salt, contexts)
-        return self._reserve(wanted, num_tokens)
+        return self._reserve(wanted, num_tokens, [*map(span_of, documents)])
 
     @checked
-    def lookup(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "", context: str = "") -> Document | None:
+    def lookup(
+        self, tokens: Sequence[int] | torch.Tensor | Precomputed, *, salt: str = "", context: str = ""
+    ) -> Document | None:
         """Takes a reference to the document with these tokens if the store has it. It allocates nothing.
 
         Args:
@@ -230,6 +256,22 @@ class DocumentStore:
             SpecError: As in :meth:`key`.
         """
         return self._lookup(self.key(tokens, salt=salt, context=context))
+
+    @checked
+    @exclusive
+    def fill(self, document: Document, memory: Precomputed) -> None:
+        """Copies a memory into the pages of its new document. The caller then commits the document.
+
+        Raises:
+            StoreError: The document is not being filled, it is not that of the memory, or the memory's tensors do not
+                have the pool's layers, heads or dtype.
+        """
+        self._require_state(document, "fill", State.FILLING)
+        self._check_keeps(memory)
+        if (document.num_tokens, document.span) != (len(memory), memory.span):
+            raise StoreError(f"cannot fill {document._name}: the memory has {len(memory)} slots")
+        assert self._biases is not None
+        self._biases.write(self._layers, document.page_ids, memory)
 
     @checked
     @exclusive
@@ -304,8 +346,8 @@ class DocumentStore:
     @contextmanager
     def use(
         self,
-        tokens: Sequence[int] | torch.Tensor,
-        fill: Callable[[Document], None],
+        tokens: Sequence[int] | torch.Tensor | Precomputed,
+        fill: Callable[[Document], None] | None = None,
         *,
         salt: str = "",
         context: str = "",
@@ -319,7 +361,7 @@ class DocumentStore:
         Args:
             tokens: The document's tokens, as in :meth:`key`.
             fill: A function that writes a new document's pages. The store calls it without a lock. It must not use the
-                same document.
+                same document. A memory needs none.
             salt: As in :meth:`key`.
             context: As in :meth:`key`.
 
@@ -329,16 +371,21 @@ class DocumentStore:
             StoreFull: As in :meth:`acquire`.
             Exception: The error of fill. The document is abandoned.
         """
-        values = int64_array(tokens)
-        key = self._keys.key(values, salt, context)
+        self._check_keeps(tokens)
+        if fill is None and not isinstance(tokens, Precomputed):
+            raise SpecError("fill is None; give a function that writes the keys and values of a new document")
+        key, num_slots = self._keys.key_of(tokens, salt, context)
         use = Use()
         # If an exception comes just before the first _end or in it, the second _end completes the work. Otherwise the
         # second one finds nothing to do.
         try:
             try:
-                document = self._begin(use, key, len(values))
+                document = self._begin(use, key, num_slots, span_of(tokens))
                 if not document.is_ready:
-                    fill(document)
+                    if isinstance(tokens, Precomputed):
+                        self.fill(document, tokens)
+                    elif fill is not None:
+                        fill(document)
                     self.commit(document)
                 yield document
             finally:
@@ -427,8 +474,8 @@ class DocumentStore:
             assert document._state is State.ABANDONED and document._is_referenced, document
 
     @exclusive
-    def _acquire(self, key: str, num_tokens: int) -> tuple[Document, bool]:
-        document, is_new = self._find_or_make(key, num_tokens)
+    def _acquire(self, key: str, num_tokens: int, span: int) -> tuple[Document, bool]:
+        document, is_new = self._find_or_make(key, num_tokens, span)
         document._references += 1
         return document, is_new
 
@@ -443,13 +490,13 @@ class DocumentStore:
 
     @exclusive
     def _reserve(
-        self, wanted: Sequence[tuple[str, int]], num_tokens: int
+        self, wanted: Sequence[tuple[str, int]], num_tokens: int, spans: Sequence[int]
     ) -> tuple[list[tuple[Document, bool]], PageRun]:
         self._make_room_for_all(wanted, num_tokens)
         found: list[tuple[Document, bool]] = []
         try:
-            for key, length in wanted:
-                found.append(self._acquire(key, length))
+            for (key, length), span in zip(wanted, spans, strict=True):
+                found.append(self._acquire(key, length, span))
             return found, self.allocate(num_tokens)
         except BaseException:  # an error of the device, or Ctrl-C
             for document, is_new in reversed(found):
@@ -459,7 +506,7 @@ class DocumentStore:
             raise
 
     @exclusive
-    def _begin(self, use: Use, key: str, num_tokens: int) -> Document:
+    def _begin(self, use: Use, key: str, num_tokens: int, span: int) -> Document:
         """Returns a document that is ready, or a new one that this use must fill.
 
         A pin prevents that the document is evicted before a thread that waits for its filler wakes. A reference would
@@ -470,7 +517,7 @@ class DocumentStore:
             waited._waiters.add(use)
             self._monitor.changed.wait_for(waited._is_settled)
             waited._waiters.discard(use)
-        document, _ = self._find_or_make(key, num_tokens)
+        document, _ = self._find_or_make(key, num_tokens, span)
         use.document = document
         document._uses.add(use)
         return document
@@ -487,12 +534,12 @@ class DocumentStore:
                 self._dereferenced(document)
             use.document = None
 
-    def _find_or_make(self, key: str, num_tokens: int) -> tuple[Document, bool]:
+    def _find_or_make(self, key: str, num_tokens: int, span: int) -> tuple[Document, bool]:
         """Returns the document, and True if it is new. The caller adds a reference."""
         if document := self._documents.get(key):
             self._hits += 1
             return document, False
-        document = Document(*self._take(num_tokens), key, self._monitor)
+        document = Document(*self._take(num_tokens), key, self._monitor, span=span)
         self._documents[key] = document
         self._misses += 1
         return document, True
@@ -524,6 +571,11 @@ class DocumentStore:
         self._paging.reset([*self._documents.values(), *self._abandoned, *self._runs])
         self._monitor.changed.notify_all()
 
+    def _check_keeps(self, document: object) -> None:
+        """Raises SpecError for a memory if the store keeps none."""
+        if isinstance(document, Precomputed) and self._biases is None:
+            raise SpecError("the store keeps no memories; make it with memories=True")
+
     def _require_state(self, document: Document, action: str, *states: State) -> None:
         if document._monitor is not self._monitor:
             raise StoreError(f"cannot {action} {document._name}: it belongs to another store")
@@ -534,7 +586,10 @@ class DocumentStore:
         """Takes pages for these tokens, and returns the fields of their :class:`Pages`."""
         needed, _ = self._pages_and_tokens([num_tokens])
         self._make_room(needed, num_tokens)
-        return num_tokens, needed * self.page_bytes, *self._paging.take(needed)
+        first_page, page_ids = self._paging.take(needed)
+        if self._biases is not None:
+            self._biases.clear(page_ids)
+        return num_tokens, needed * self.page_bytes, first_page, page_ids
 
     def _evictable(self) -> Iterator[Document]:
         """Yields the documents that may be evicted, the least recently used first.

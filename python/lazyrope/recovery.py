@@ -45,6 +45,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ._keys import int64_array
+from ._precomputed import Precomputed, span_of
 from .errors import SpecError
 
 __all__ = [
@@ -210,7 +211,7 @@ class Part:
     """Tokens that are computed in one run and stored under one key.
 
     Attributes:
-        tokens: The token ids.
+        tokens: The token ids, or a memory.
         context: The context of the key, as of :meth:`lazyrope.documents.DocumentStore.key`. Parts with equal tokens,
             context and salt have the same keys and values.
         segments: The segments that the tokens see before them, in the order of their positions. They are of earlier
@@ -368,7 +369,7 @@ class Composition:
         return sum(len(self.parts[i].tokens) for i in self.overlays if i is not None)
 
 
-def compose(documents: Sequence[Sequence[int]], recovery: Recovery | None = None) -> Composition:
+def compose(documents: Sequence[Sequence[int] | Precomputed], recovery: Recovery | None = None) -> Composition:
     """Returns the composition of a request that sees documents in this order, and its prompt after them.
 
     A token of an overlay sees everything that the prompt sees before that token's position: the prefix, the first
@@ -385,17 +386,24 @@ def compose(documents: Sequence[Sequence[int]], recovery: Recovery | None = None
     "first_page" gain nothing. The module does not know the mask, so it does not refuse this.
 
     Args:
-        documents: The token ids of each document, each at least one.
+        documents: The token ids of each document, each at least one. At level "none" also compact memories of
+            :mod:`lazyrope.memory`, each in place of its document.
         recovery: The level and its parameters. None: level "none".
 
     Raises:
-        SpecError: A value is not allowed, or a document has no tokens.
+        SpecError: A value is not allowed, a document has no tokens, or the level has no memories.
     """
     if recovery is not None and not isinstance(recovery, Recovery):
         raise SpecError(f'recovery = {recovery!r:.80}; it must be a Recovery, such as Recovery("first_page")')
     if not isinstance(documents, Iterable) or isinstance(documents, str | bytes):
         raise SpecError(f"documents = {documents!r:.80}; it must be a list, and each document a sequence of token ids")
-    return _Composer(recovery or Recovery()).compose(list(documents))
+    given, how = list(documents), recovery or Recovery()
+    if how.level != "none" and any(isinstance(document, Precomputed) for document in given):
+        raise SpecError(
+            f'documents has a memory with recovery = "{how.level}"; its document saw nothing before it, and its tokens '
+            'cannot be computed again: give recovery="none", or the document itself'
+        )
+    return _Composer(how).compose(given)
 
 
 @dataclass(frozen=True)
@@ -497,7 +505,7 @@ class _Composer:
         self._segments: list[PartSegment] = []
         self._position = 0  # the logical position after all segments
 
-    def compose(self, documents: Sequence[Sequence[int]]) -> Composition:
+    def compose(self, documents: Sequence[Any]) -> Composition:
         if not all([_num_tokens(f"documents[{i}]", tokens) for i, tokens in enumerate(documents)]):
             raise SpecError("a document is empty; a document has at least one token")
         before = self._store_prefix()
@@ -513,7 +521,7 @@ class _Composer:
             overlays.append(self._show_overlay(tokens[:count], chain) if count else None)
             if part is not None:
                 self._segments.append(PartSegment(part, self._position, count, len(tokens) - count))
-            self._position += len(tokens)
+            self._position += span_of(tokens)
             if self._overlay_tokens:
                 chain = _digest(tokens, chain)
         return Composition(

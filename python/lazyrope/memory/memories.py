@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from .._precomputed import Precomputed
 from .compact import CompactHeads
 from .report import Report
 from .scores import Scores, States, biased_states
@@ -75,7 +76,7 @@ class Memory:
 
 
 @dataclass(eq=False)
-class CompactMemory(Memory):
+class CompactMemory(Memory, Precomputed):
     """Some keys of a document with a bias each, and values. A store and an engine read it like any document.
 
     Attributes:
@@ -90,10 +91,6 @@ class CompactMemory(Memory):
     keys: Tensor = field(repr=False)
     values: Tensor = field(repr=False)
     bias: Tensor = field(repr=False)
-
-    def __len__(self) -> int:
-        """Returns the number of slots, the tokens that it stores for each layer and KV head."""
-        return int(self.keys.shape[2])
 
     def states(self, layer: int, queries: Tensor) -> States:
         kv_heads, group = self.keys.shape[1], queries.shape[1] // self.keys.shape[1]

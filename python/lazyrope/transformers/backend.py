@@ -88,6 +88,11 @@ class Backend:
         """Returns the scales of a layer's pool as arguments of the attention and of append."""
         return self._scales[layer]
 
+    def reading_of(self, layer: int) -> dict[str, Tensor]:
+        """Returns the arguments of a layer's attention that describe its pool: the scales, and the biases of keys."""
+        bias = self.store.key_bias(layer)
+        return self._scales[layer] if bias is None else self._scales[layer] | {"key_bias": bias}
+
     def check(self, layer: int, call: AttentionCall) -> None:
         """Checks, once for each layer, that the model asks for the attention that its spec describes.
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .._keys import int64_array
+from .._precomputed import Precomputed, span_of
 from .._trace import traced
 from ..documents import Document, DocumentStore, InsertError, StoreFull
 from ..errors import SpecError
@@ -131,7 +132,7 @@ class Engine:
     def generate(
         self,
         prompt: str | Sequence[int],
-        documents: Sequence[str | Sequence[int]] = (),
+        documents: Sequence[str | Sequence[int] | Precomputed] = (),
         *,
         max_new_tokens: int = 128,
         mode: str | None = None,
@@ -154,7 +155,8 @@ class Engine:
             prompt: The request's own text, at least one token: token ids, or text if the engine has a tokenizer. Text
                 is encoded without a chat template and without special tokens.
             documents: The documents that the prompt sees, in this order, each as token ids or text. Empty documents are
-                ignored.
+                ignored. With ``memories=True`` of :func:`lazyrope.transformers.attach`, also compact memories of
+                :mod:`lazyrope.memory`, in mode "lazy" with recovery "none".
             max_new_tokens: The most tokens that are generated.
             mode: "lazy", "block", "recompute" or "full", as in :func:`lazyrope.transformers.attach`. The default is
                 the engine's mode.
@@ -190,7 +192,7 @@ class Engine:
     def score(
         self,
         prompt: str | Sequence[int],
-        documents: Sequence[str | Sequence[int]] = (),
+        documents: Sequence[str | Sequence[int] | Precomputed] = (),
         *,
         mode: str | None = None,
         recovery: str | None = None,
@@ -232,7 +234,11 @@ class Engine:
         return Scores._of(generation._layout)
 
     def record(
-        self, prompt: str | Sequence[int], documents: Sequence[str | Sequence[int]] = (), *, salt: str = ""
+        self,
+        prompt: str | Sequence[int],
+        documents: Sequence[str | Sequence[int] | Precomputed] = (),
+        *,
+        salt: str = "",
     ) -> list[Tensor]:
         """Runs tokens through the model after documents, and returns the queries of each layer.
 
@@ -329,7 +335,7 @@ class Engine:
     def _queue(
         self,
         prompt: str | Sequence[int],
-        documents: Sequence[str | Sequence[int]],
+        documents: Sequence[str | Sequence[int] | Precomputed],
         mode: str | None,
         recovery: Recovery,
         question_length: int | None = None,
@@ -350,9 +356,9 @@ class Engine:
         check("question_length", question_length, 1 <= end <= len(own), f"1 to {len(own)}, or None")
         question = range(max(0, end - recovery.question_tokens), end)
         check_documents(documents)
-        texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
+        texts = [tokens for text in documents if (tokens := self._document(text, mode, recovery))]
         if self.max_model_len is not None:
-            sizes = (len(recovery.shown_prefix), sum(map(len, texts)), len(own))
+            sizes = (len(recovery.shown_prefix), sum(map(span_of, texts)), len(own))
             check_positions(self.max_model_len, *sizes, fields["max_new_tokens"])
         generation = Generation(self, own, texts, mode=mode, recovery=recovery, question=question, **fields)
         with self._arrivals:
@@ -388,6 +394,34 @@ class Engine:
             raise
         self._finish_pass(work, sampled, tokens)
         return True
+
+    def _document(self, text: Any, mode: str, recovery: Recovery) -> list[int] | Precomputed:
+        """Returns the token ids of a document, or a memory that this request may name.
+
+        Raises:
+            SpecError: The memory is of a kind that the engine cannot read, the engine keeps none, the mode or the
+                recovery serves none, or the document's own keys and values would take no more pages.
+        """
+        if getattr(text, "kind", None) == "states":
+            raise SpecError(
+                'documents has a memory of kind "states", which has no keys that the engine could read; build one of '
+                'kind "compact", or give the document itself'
+            )
+        if not isinstance(text, Precomputed):
+            return self._encode("documents", text)
+        if not self.store.has_memories:
+            raise SpecError("documents has a memory; make the engine with attach(..., memories=True)")
+        if mode != "lazy" or recovery.level != "none":
+            raise SpecError(
+                f'documents has a memory with mode = "{mode}" and recovery = "{recovery.level}"; a memory cannot be '
+                'copied or computed again: give mode="lazy" and recovery="none", or the document itself'
+            )
+        if -(-len(text) // self.store.page_size) >= -(-text.span // self.store.page_size):
+            raise SpecError(
+                f"documents has a memory of {len(text)} slots for a document of {text.span} tokens, which takes no "
+                f"fewer pages of {self.store.page_size}: give the document itself"
+            )
+        return text
 
     def _encode(self, name: str, text: str | Sequence[int]) -> list[int]:
         if isinstance(text, str):
@@ -431,7 +465,7 @@ class Engine:
     def _reserve(self, generation: Generation) -> None:
         """Takes the pages of a request and its documents, and makes the jobs that fill new documents."""
         mode, store, size = MODES[generation.mode], self.store, self.store.page_size
-        prefix, texts = list(generation.recovery.shown_prefix), generation.documents
+        prefix, texts = list(generation.recovery.shown_prefix), [*generation.documents]
         composed = generation._composition
         room = len(generation.prompt) + max(0, generation.max_new_tokens - 1)  # the last token is not stored
         if mode.copies:
@@ -446,9 +480,13 @@ class Engine:
         held = generation._held = [document for document, _ in reserved]
         is_new = [new for _, new in reserved]
         generation.hits = sum(not is_new[i] for i in composed.documents if i is not None) if mode.shares else 0
+        memories = []
         for document, new, part in zip(held, is_new, parts, strict=True):
-            if new:
+            if new and isinstance(part.tokens, Precomputed):
+                memories.append((document, part.tokens))
+            elif new:
                 self._filling[document] = fill_of(part, document, held, size)
+        self._fill_memories(memories)
         fills = [self._filling.get(document) for document in held]
         run, question, layers = generation._run, generation.question, generation.recovery.select_layers
         layout = mode.layout(
@@ -463,6 +501,19 @@ class Engine:
             for job in (layout.own, *generation._fills):
                 if job.done == 0 and job.hidden is None:
                     job.hidden = []
+
+    def _fill_memories(self, memories: Sequence[tuple[Document, Precomputed]]) -> None:
+        """Copies memories into the pages of new documents. If one fails, it and those after it are abandoned."""
+        left = list(memories)
+        try:
+            while left:
+                self.store.fill(*left[0])
+                self.store.commit(left[0][0])
+                left.pop(0)
+        finally:
+            for document, _ in left:
+                if not document.is_ready:
+                    self.store.abandon(document)
 
     def _schedule(self) -> tuple[Work, list[Generation | None]]:
         """Chooses the work of the next pass.

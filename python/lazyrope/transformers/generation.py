@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._precomputed import Precomputed
 from ..documents import Document, PageRun
 from ..errors import SpecError
 from ..recovery import Composition, Recovery, compose
@@ -40,7 +41,7 @@ class Generation:
     Attributes:
         engine: The engine that runs it.
         prompt: The token ids of the request's own text, which follows its documents.
-        documents: The token ids of each document, in the order in which the prompt sees them.
+        documents: The token ids of each document, or a memory, in the order in which the prompt sees them.
         max_new_tokens: The most tokens that are generated.
         mode: "lazy", "block", "recompute" or "full", as in :func:`lazyrope.transformers.attach`.
         recovery: The level of recovery, as in :mod:`lazyrope.recovery`.
@@ -63,7 +64,7 @@ class Generation:
 
     engine: Engine = field(repr=False)
     prompt: list[int]
-    documents: list[list[int]]
+    documents: list[list[int] | Precomputed]
     max_new_tokens: int
     mode: str
     recovery: Recovery

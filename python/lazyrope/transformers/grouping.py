@@ -56,7 +56,7 @@ class GroupedAttention:
         pools: tuple[Tensor, Tensor],
         out: Tensor,
         lse: Tensor,
-        scales: dict[str, Tensor],
+        reading: dict[str, Tensor],
     ) -> Tensor:
         """Returns the attention of a layer to all keys.
 
@@ -67,7 +67,7 @@ class GroupedAttention:
             pools: The layer's keys and values.
             out: The attention to the keys of no group, of the shape of q.
             lse: Its log-sum-exp, float32 [tokens, num_q_heads].
-            scales: The scales of the pools, as arguments of the attention.
+            reading: The scales of the pools and the biases of keys, as arguments of the attention.
         """
         rows = slice(0, len(q))
         sharper = torch.mul(q, self._inverse_temperature[rows, None, None]).to(q.dtype)
@@ -76,7 +76,7 @@ class GroupedAttention:
             torch.full(q.shape[1:2], -torch.inf, dtype=torch.float32, device=q.device) if attention.spec.sinks else None
         )
         group_out, group_lse = attention(
-            sharper, *pools, step, out=self._group_out(out), lse=self._lse[rows], sinks=sinks, **scales
+            sharper, *pools, step, out=self._group_out(out), lse=self._lse[rows], sinks=sinks, **reading
         )
         return merge(out, lse, group_out, group_lse, self._lse_scale[rows, None])
 

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 from ..documents import Document, PageRun
 from ..errors import SpecError
@@ -45,7 +46,7 @@ class RequestParts:
     Attributes:
         prompt: The token ids of the prompt.
         prefix: The token ids that documents and prompt see before them.
-        texts: The token ids of each document.
+        texts: The token ids of each document, or a memory. Only mode "lazy" has memories, and it does not look here.
         composition: The parts of the request that are stored, and their segments.
         stored: The stored document of each part, if the mode shares them.
         fills: For each stored document, the job that computes it, or None.
@@ -57,7 +58,7 @@ class RequestParts:
 
     prompt: list[int]
     prefix: list[int]
-    texts: list[list[int]]
+    texts: list[Any]
     composition: Composition
     stored: Sequence[Document]
     fills: list[Job | None]

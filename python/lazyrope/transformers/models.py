@@ -34,7 +34,7 @@ SHARED = ("head_dim", "num_q_heads", "num_kv_heads", "dtype", "kv_dtype")
 
 
 def layer_groups(
-    model: Any, kv_dtype: Any = None, max_model_len: int | None = None, *, cascade: bool = False
+    model: Any, kv_dtype: Any = None, max_model_len: int | None = None, *, cascade: bool = False, memories: bool = False
 ) -> list[LayerGroup]:
     """Returns the attention of all layers of a model, or of one rank of it, for queries that the model has rotated.
 
@@ -44,6 +44,7 @@ def layer_groups(
         max_model_len: The most positions of a request, which chooses the list of LongRoPE. None: the most that the
             model's config allows.
         cascade: If True, segments that several requests read are read once.
+        memories: If True, keys have biases.
 
     Raises:
         SpecError: The engine does not support the model. The message says why.
@@ -57,6 +58,7 @@ def layer_groups(
         "kv_dtype": kv_dtype,
         "max_model_len": allowed_positions(model.config, max_model_len),
         "cascade": cascade,
+        "key_bias": memories,
     }
     groups = AttentionSpec.groups_from_hf(model.config, **options)
     if num_ranks(model) > 1:

@@ -161,7 +161,7 @@ class Pass:
         group = backend.group_of(layer)
         kernels, attention, step = backend.kernels[group], self._attentions[group], self._arguments[group].step
         pools = backend.store.k_pool(layer), backend.store.v_pool(layer)
-        scales = backend.scales_of(layer)
+        scales, reading = backend.scales_of(layer), backend.reading_of(layer)
         sinks = None if call.sinks is None else call.sinks.float()
         kernels.attention.append(k, v, *pools, self._append.step, **scales)
         if self._moves:
@@ -170,10 +170,10 @@ class Pass:
         masses = {} if mass is None else {"page_mass": mass}
         rest_lse = self._grouped.lse_of_rest(q) if self._has_groups else None
         out, lse = attention(
-            q, *pools, step, out=self.out, lse=rest_lse, return_lse=self._has_groups, sinks=sinks, **scales, **masses
+            q, *pools, step, out=self.out, lse=rest_lse, return_lse=self._has_groups, sinks=sinks, **reading, **masses
         )
         if self._has_groups:
-            out = self._grouped.merged(kernels.attention, self._group_steps[group].step, q, pools, out, lse, scales)
+            out = self._grouped.merged(kernels.attention, self._group_steps[group].step, q, pools, out, lse, reading)
         if self.after_layer is not None:
             self.after_layer()
         if layer + 1 == self._num_layers:
