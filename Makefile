@@ -20,7 +20,7 @@ launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag sanitize tsan soak test test-cpp test-python test-vllm test-vllm-v2 vllm-bench mutate compile-all docs lint format wheels first-hour clean distclean build build-tests layers
+.PHONY: help demo rag memory sanitize tsan soak test test-cpp test-python test-vllm test-vllm-v2 vllm-bench mutate compile-all docs lint format wheels first-hour clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -31,6 +31,10 @@ demo: build $(VENV)/.demo $(VENV)/.test  ## compile the kernels of three models,
 
 rag: build $(VENV)/.rag  ## a real model answers from documents: checks and times, in tables and build/rag.html
 	$(python) -m tools.rag --json $(BUILD)/rag.json --page $(BUILD)/rag.html
+
+# The tables take hours on 2 cores. A run completes the file: it skips the texts that the file has.
+memory: build $(VENV)/.rag  ## what memories of a document cost in a real model's output: tables of five seeds
+	$(python) -m tools.memory --json $(BUILD)/memory.json
 
 # C++ and Python tests run at the same time. The Python tests have two processes, because one leaves a core idle half of
 # the time.

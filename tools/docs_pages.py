@@ -22,6 +22,7 @@ from tabulate import tabulate
 
 from tools import breadth_table, decode_table, prefill_table
 from tools.comparison import PEERS, span, thousands
+from tools.memory.tables import summary
 from tools.rag import tables
 from tools.rag.tables import Table
 from tools.vllm_bench import report
@@ -240,6 +241,14 @@ def vllm(data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def memory(data: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the tables of ``python -m tools.memory --json``, by the kind of text, and the run that they are from."""
+    cells = [] if data is None else data["cells"]
+    kinds = list(dict.fromkeys(cell["kind"] for cell in cells))
+    seeds = {kind: len({cell["seed"] for cell in cells if cell["kind"] == kind}) for kind in kinds}
+    return {"tables": {kind: summary(data or {}, kind) for kind in kinds}, "seeds": seeds, "about": data}
+
+
 def kept(name: str) -> dict[str, Any] | None:
     """Returns a result that may not have been measured yet, or None."""
     file = RESULTS / f"{name}.json"
@@ -323,6 +332,7 @@ def values() -> dict[str, Any]:
         "breadth_facts": breadth_table.facts(data["breadth"]["rows"]),
         "rag": rag(data["rag"]),
         "recovery": recovery(kept("quality"), kept("ttft")),
+        "memory": memory(kept("memory")),
         "vllm": vllm(data["vllm"]),
     }
 

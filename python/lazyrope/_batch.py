@@ -70,8 +70,8 @@ class Segment:
 
 def _refuse_slice_of_memory(document: HasPages) -> None:
     """Raises SpecError for a memory in a store: its slots are no consecutive tokens."""
-    span = getattr(document, "span", None)
-    if span is not None and span != document.num_tokens:
+    num_positions = getattr(document, "num_positions", None)
+    if num_positions is not None and num_positions != document.num_tokens:
         raise SpecError("a segment with start or length is of a memory, which has no slices; give neither")
 
 

@@ -40,8 +40,8 @@ class Document(Pages):
         num_bytes: The bytes of its pages: all layers, keys and values.
         first_page: The index in the store's ``pages`` at which its page list begins.
         page_ids: The page list: indices of pages of the pool.
-        span: The positions that it takes in a request: its tokens, or those of the document that a memory stands for.
-            What follows it begins at its base + span.
+        num_positions: The positions that it takes in a request: its tokens, or those of the document that a memory
+            stands for. What follows it begins at its base + num_positions.
     """
 
     key: str
@@ -54,10 +54,10 @@ class Document(Pages):
     # is one step that can be repeated after an exception.
     _uses: set[Use] = field(default_factory=set, repr=False)
     _waiters: set[Use] = field(default_factory=set, repr=False)
-    span: int = 0
+    num_positions: int = 0
 
     def __post_init__(self) -> None:
-        self.span = self.span or self.num_tokens
+        self.num_positions = self.num_positions or self.num_tokens
 
     @property
     def is_ready(self) -> bool:

@@ -18,7 +18,7 @@ class Precomputed:
     Attributes:
         key: The hexadecimal content hash.
         model: The hexadecimal hash of its model, as :attr:`lazyrope.documents.DocumentStore.model_key` has it.
-        span: The number of positions that it stands for.
+        num_positions: The number of positions that it stands for.
         keys: The keys, rotated by their index in the document, [layers, kv_heads, slots, head_dim].
         values: The values, of the same shape.
         bias: The numbers that are added to the scores of the keys, float32 [layers, kv_heads, slots].
@@ -26,7 +26,7 @@ class Precomputed:
 
     key: str
     model: str
-    span: int
+    num_positions: int
     keys: Any
     values: Any
     bias: Any
@@ -35,9 +35,9 @@ class Precomputed:
         return int(self.keys.shape[2])
 
 
-def span_of(document: Any) -> int:
+def positions_of(document: Any) -> int:
     """Returns the number of positions that a document takes: its tokens, or those that a memory stands for."""
-    return document.span if isinstance(document, Precomputed) else len(document)
+    return document.num_positions if isinstance(document, Precomputed) else len(document)
 
 
 class KeyBiases:

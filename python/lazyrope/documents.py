@@ -28,7 +28,7 @@ from ._keys import Keys
 from ._layers import groups_of, num_layers_of
 from ._monitor import Monitor, exclusive
 from ._paging import Paging, bytes_of, count
-from ._precomputed import Precomputed, biases_of_store, span_of
+from ._precomputed import Precomputed, biases_of_store, positions_of
 from .errors import DocumentTooLarge, InsertError, SpecError, StoreError, StoreFull
 
 __all__ = [
@@ -203,7 +203,7 @@ class DocumentStore:
             StoreFull: There is no room for the document now. Nothing has changed.
         """
         self._check_keeps(tokens)
-        return self._acquire(*self._keys.key_of(tokens, salt, context), span_of(tokens))
+        return self._acquire(*self._keys.key_of(tokens, salt, context), positions_of(tokens))
 
     @checked
     def reserve(
@@ -236,7 +236,7 @@ class DocumentStore:
         for document in documents:
             self._check_keeps(document)
         wanted = self._keys.keys(documents, salt, contexts)
-        return self._reserve(wanted, num_tokens, [*map(span_of, documents)])
+        return self._reserve(wanted, num_tokens, [*map(positions_of, documents)])
 
     @checked
     def lookup(
@@ -268,7 +268,7 @@ class DocumentStore:
         """
         self._require_state(document, "fill", State.FILLING)
         self._check_keeps(memory)
-        if (document.num_tokens, document.span) != (len(memory), memory.span):
+        if (document.num_tokens, document.num_positions) != (len(memory), memory.num_positions):
             raise StoreError(f"cannot fill {document._name}: the memory has {len(memory)} slots")
         assert self._biases is not None
         self._biases.write(self._layers, document.page_ids, memory)
@@ -380,7 +380,7 @@ class DocumentStore:
         # second one finds nothing to do.
         try:
             try:
-                document = self._begin(use, key, num_slots, span_of(tokens))
+                document = self._begin(use, key, num_slots, positions_of(tokens))
                 if not document.is_ready:
                     if isinstance(tokens, Precomputed):
                         self.fill(document, tokens)
@@ -474,8 +474,8 @@ class DocumentStore:
             assert document._state is State.ABANDONED and document._is_referenced, document
 
     @exclusive
-    def _acquire(self, key: str, num_tokens: int, span: int) -> tuple[Document, bool]:
-        document, is_new = self._find_or_make(key, num_tokens, span)
+    def _acquire(self, key: str, num_tokens: int, num_positions: int) -> tuple[Document, bool]:
+        document, is_new = self._find_or_make(key, num_tokens, num_positions)
         document._references += 1
         return document, is_new
 
@@ -490,13 +490,13 @@ class DocumentStore:
 
     @exclusive
     def _reserve(
-        self, wanted: Sequence[tuple[str, int]], num_tokens: int, spans: Sequence[int]
+        self, wanted: Sequence[tuple[str, int]], num_tokens: int, all_positions: Sequence[int]
     ) -> tuple[list[tuple[Document, bool]], PageRun]:
         self._make_room_for_all(wanted, num_tokens)
         found: list[tuple[Document, bool]] = []
         try:
-            for (key, length), span in zip(wanted, spans, strict=True):
-                found.append(self._acquire(key, length, span))
+            for (key, length), num_positions in zip(wanted, all_positions, strict=True):
+                found.append(self._acquire(key, length, num_positions))
             return found, self.allocate(num_tokens)
         except BaseException:  # an error of the device, or Ctrl-C
             for document, is_new in reversed(found):
@@ -506,7 +506,7 @@ class DocumentStore:
             raise
 
     @exclusive
-    def _begin(self, use: Use, key: str, num_tokens: int, span: int) -> Document:
+    def _begin(self, use: Use, key: str, num_tokens: int, num_positions: int) -> Document:
         """Returns a document that is ready, or a new one that this use must fill.
 
         A pin prevents that the document is evicted before a thread that waits for its filler wakes. A reference would
@@ -517,7 +517,7 @@ class DocumentStore:
             waited._waiters.add(use)
             self._monitor.changed.wait_for(waited._is_settled)
             waited._waiters.discard(use)
-        document, _ = self._find_or_make(key, num_tokens, span)
+        document, _ = self._find_or_make(key, num_tokens, num_positions)
         use.document = document
         document._uses.add(use)
         return document
@@ -534,12 +534,12 @@ class DocumentStore:
                 self._dereferenced(document)
             use.document = None
 
-    def _find_or_make(self, key: str, num_tokens: int, span: int) -> tuple[Document, bool]:
+    def _find_or_make(self, key: str, num_tokens: int, num_positions: int) -> tuple[Document, bool]:
         """Returns the document, and True if it is new. The caller adds a reference."""
         if document := self._documents.get(key):
             self._hits += 1
             return document, False
-        document = Document(*self._take(num_tokens), key, self._monitor, span=span)
+        document = Document(*self._take(num_tokens), key, self._monitor, num_positions=num_positions)
         self._documents[key] = document
         self._misses += 1
         return document, True

@@ -45,7 +45,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ._keys import int64_array
-from ._precomputed import Precomputed, span_of
+from ._precomputed import Precomputed, positions_of
 from .errors import SpecError
 
 __all__ = [
@@ -521,7 +521,7 @@ class _Composer:
             overlays.append(self._show_overlay(tokens[:count], chain) if count else None)
             if part is not None:
                 self._segments.append(PartSegment(part, self._position, count, len(tokens) - count))
-            self._position += span_of(tokens)
+            self._position += positions_of(tokens)
             if self._overlay_tokens:
                 chain = _digest(tokens, chain)
         return Composition(

@@ -75,6 +75,20 @@ def check_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row.level for row in names["assessment"].levels] == ["none", "ape", "first_page", "guided", "full"]
 
 
+def check_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that the engine reads the memory in place of its document. A tiny model replaces that of the example."""
+    transformers = pytest.importorskip("transformers", reason="transformers is missing: tools/requirements/rag.txt")
+    from tools.rag.model import tiny_llama
+
+    model = tiny_llama()
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **given: model)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: Words())
+    names = run()
+    memory = names["memory"]
+    assert memory.kind == "compact" and len(memory) == 192 and names["answer"].documents[0].key == memory.key
+    assert len(names["answer"].tokens) == 8 and 0 <= names["share"] <= 1
+
+
 def check_torch_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks that the compiled layer returns the same bits as the kernel."""
     names = run()
@@ -85,6 +99,7 @@ def check_torch_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 CHECKS = {
     "first-call": check_first_call,
     "first-move": check_first_move,
+    "memory": check_memory,
     "transformers": check_transformers,
     "torch-compile": check_torch_compile,
 }

@@ -59,7 +59,7 @@ def test_recorded_queries_are_those_that_attend(engine, texts):
 
 
 def test_a_memory_of_all_keys_gives_the_answer_of_its_document(engine, texts, monkeypatch):
-    """Slots in another order, with biases of 0 and the document's values, change nothing; positions follow the span."""
+    """The order of slots changes nothing, and what follows a memory has the positions after its document."""
     whole = _whole(engine, texts["document"])
     monkeypatch.setattr(engine, "_document", lambda text, *_: text)  # it refuses a memory that saves no pages
     prompt, other = texts["prompt"], texts["other"]
@@ -123,7 +123,7 @@ def test_a_store_keeps_memories_under_its_budget(engine, compact, texts):
     store = DocumentStore(spec, budget=3 * with_biases.page_bytes, memories=True, **options)
     assert store.model_key == engine.store.model_key
     with store.use(compact) as document:
-        assert document.is_ready and (document.num_tokens, document.span) == (37, 90)
+        assert document.is_ready and (document.num_tokens, document.num_positions) == (37, 90)
         _assert_holds(store, document, compact)
         with pytest.raises(StoreFull):
             store.acquire(texts["other"])
@@ -162,7 +162,7 @@ def test_the_public_calls_read_a_memory(engine, compact):
     base, count = 1000, 5
     q = torch.randn((count, HEADS, DIM), generator=torch.Generator().manual_seed(1)).to(store.device, DTYPE)
     with store.use(compact) as document:
-        positions = [base + document.span + i for i in range(count)]
+        positions = [base + document.num_positions + i for i in range(count)]
         batch = lazyrope.batch([lazyrope.Request(positions, [lazyrope.Segment(document, base)])], store.pages)
         step = kernel.plan(batch, page_size=store.page_size)
         out, lse = kernel(q, store.k_pool(1), store.v_pool(1), step, key_bias=store.key_bias(1))
@@ -232,7 +232,7 @@ def _with_states(engine: Engine, compact: Any, prompt: list[int]) -> torch.Tenso
     def over(layer: int) -> Any:
         return lambda q: compact.states(layer, q.transpose(0, 1))
 
-    return logits_after(engine.model, prompt, compact.span, [over(layer) for layer in range(2)])
+    return logits_after(engine.model, prompt, compact.num_positions, [over(layer) for layer in range(2)])
 
 
 def _assert_holds(store: DocumentStore, document: Any, compact: Any) -> None:

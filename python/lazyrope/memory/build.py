@@ -157,7 +157,7 @@ class _Builder:
         return of_kind(
             key=key_of(source, arguments),
             model=source.model,
-            span=source.num_tokens,
+            num_positions=source.num_tokens,
             scores=[Scores.of(spec) for spec in source.specs],
             arguments=dict(arguments),
             report=self._report(len(fitted), len(held), seconds, peak),

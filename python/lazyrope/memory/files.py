@@ -41,7 +41,7 @@ def save(memory: Memory, path: str | os.PathLike[str]) -> None:
             "kind": memory.kind,
             "key": memory.key,
             "model": memory.model,
-            "span": memory.span,
+            "num_positions": memory.num_positions,
             "scores": [asdict(each) for each in memory.scores],
             "arguments": memory.arguments,
             "report": memory.report.as_dict(),
@@ -97,7 +97,7 @@ def load(path: str | os.PathLike[str], attention: Any = None, *, device: Any = N
     return KINDS[header["kind"]](
         key=header["key"],
         model=header["model"],
-        span=header["span"],
+        num_positions=header["num_positions"],
         scores=[Scores(**each) for each in header["scores"]],
         arguments=header["arguments"],
         report=Report.of_dict(header["report"]),

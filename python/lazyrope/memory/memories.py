@@ -27,7 +27,8 @@ class Memory:
     Attributes:
         key: The content hash: hexadecimal SHA-256 of the model, RoPE, tokens, traces, arguments and seed.
         model: The hexadecimal hash of the model alone.
-        span: The number of the document's tokens. What follows the memory in a request begins after so many positions.
+        num_positions: The number of the document's tokens. What follows the memory in a request begins after so many
+            positions.
         scores: The scale and the soft cap of each layer's scores.
         arguments: The arguments of :func:`lazyrope.memory.build`.
         report: The measured errors and costs.
@@ -40,7 +41,7 @@ class Memory:
     kind: ClassVar[str]
     key: str
     model: str
-    span: int
+    num_positions: int
     scores: Sequence[Scores]
     arguments: dict[str, Any]
     report: Report = field(repr=False)

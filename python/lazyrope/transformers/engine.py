@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .._keys import int64_array
-from .._precomputed import Precomputed, span_of
+from .._precomputed import Precomputed, positions_of
 from .._trace import traced
 from ..documents import Document, DocumentStore, InsertError, StoreFull
 from ..errors import SpecError
@@ -358,7 +358,7 @@ class Engine:
         check_documents(documents)
         texts = [tokens for text in documents if (tokens := self._document(text, mode, recovery))]
         if self.max_model_len is not None:
-            sizes = (len(recovery.shown_prefix), sum(map(span_of, texts)), len(own))
+            sizes = (len(recovery.shown_prefix), sum(map(positions_of, texts)), len(own))
             check_positions(self.max_model_len, *sizes, fields["max_new_tokens"])
         generation = Generation(self, own, texts, mode=mode, recovery=recovery, question=question, **fields)
         with self._arrivals:
@@ -416,10 +416,10 @@ class Engine:
                 f'documents has a memory with mode = "{mode}" and recovery = "{recovery.level}"; a memory cannot be '
                 'copied or computed again: give mode="lazy" and recovery="none", or the document itself'
             )
-        if -(-len(text) // self.store.page_size) >= -(-text.span // self.store.page_size):
+        if -(-len(text) // self.store.page_size) >= -(-text.num_positions // self.store.page_size):
             raise SpecError(
-                f"documents has a memory of {len(text)} slots for a document of {text.span} tokens, which takes no "
-                f"fewer pages of {self.store.page_size}: give the document itself"
+                f"documents has a memory of {len(text)} slots for a document of {text.num_positions} tokens, which "
+                f"takes no fewer pages of {self.store.page_size}: give the document itself"
             )
         return text
 
