@@ -23,6 +23,7 @@ from tabulate import tabulate
 from tools import breadth_table, decode_table, prefill_table
 from tools.comparison import PEERS, span, thousands
 from tools.memory.tables import summary
+from tools.memory.texts import PEOPLE
 from tools.rag import tables
 from tools.rag.tables import Table
 from tools.vllm_bench import report
@@ -246,7 +247,8 @@ def memory(data: dict[str, Any] | None) -> dict[str, Any]:
     cells = [] if data is None else data["cells"]
     kinds = list(dict.fromkeys(cell["kind"] for cell in cells))
     seeds = {kind: len({cell["seed"] for cell in cells if cell["kind"] == kind}) for kind in kinds}
-    return {"tables": {kind: summary(data or {}, kind) for kind in kinds}, "seeds": seeds, "about": data}
+    tables_of = {kind: summary(data or {}, kind) for kind in kinds}
+    return {"tables": tables_of, "seeds": seeds, "about": data, "people": PEOPLE}
 
 
 def kept(name: str) -> dict[str, Any] | None:

@@ -125,6 +125,21 @@ def test_exact_tokens_are_stored_as_they_are(tensors):
     assert all((row.diff() > 0).all() for row in found.index[0])
 
 
+def test_keys_are_those_of_the_greatest_mass_or_weight(tensors):
+    keys, _, queries = tensors
+    fitted, _ = held_out(TRACES, 0.1, 0)
+    chosen = {}
+    for selection in ("mass", "max"):
+        found = built(tensors, selection=selection, fit="none", exact=0, budget=20)
+        for head in range(KV_HEADS):
+            q = queries[fitted][:, head * GROUP : (head + 1) * GROUP].reshape(-1, HEAD_DIM)
+            weights = (q.double() @ keys[:, head].double().T * SCORES.scale).softmax(-1)
+            rank = weights.sum(0) if selection == "mass" else weights.amax(0)
+            assert set(found.index[0, head].tolist()) == set(rank.topk(20).indices.tolist())
+        chosen[selection] = found.index
+    assert not torch.equal(chosen["mass"], chosen["max"])
+
+
 def test_each_fit_makes_what_it_fits_better(tensors):
     none, bias, values, auto = (built(tensors, fit=fit).report for fit in ("none", "bias", "values", "auto"))
     assert bias.lse_error < 0.5 * none.lse_error

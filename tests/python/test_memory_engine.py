@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -16,7 +17,7 @@ pytest.importorskip("transformers", reason="pip install -r tools/requirements/ra
 from lazyrope.transformers import Engine
 
 from tests.conftest import ARCH, HAS_GPU
-from tests.support.serving import assert_near, assert_nothing_is_held, make_engine, random_token_lists
+from tests.support.serving import as_dtype, assert_near, assert_nothing_is_held, make_engine, random_token_lists
 from tools.rag.model import tiny_llama
 
 HEADS, KV_HEADS, DIM = 4, 2, 64
@@ -74,11 +75,22 @@ def test_a_memory_is_read_with_its_keys_biases_and_values(engine, compact, texts
     """The engine's logits are those of a model whose attention sees the memory's states in place of the document."""
     exact = _scored(engine, texts["prompt"], [texts["document"]]).float()
     given = _scored(engine, texts["prompt"], [compact]).float()
-    expected = _with_states(engine, compact, texts["prompt"])
+    expected = _with_states(engine.model, compact, texts["prompt"])
     assert_near(given, expected, expected.to(DTYPE))
     assert (expected - exact).norm() > 1e-2 * exact.norm()
     unbiased = memory.CompactMemory(**{**compact.__dict__, "bias": torch.zeros_like(compact.bias), "key": "0" * 64})
     assert (_scored(engine, texts["prompt"], [unbiased]).float() - given).norm() > 1e-3 * exact.norm()
+
+
+@pytest.mark.skipif(HAS_GPU, reason="the other tests run kernels on a GPU")
+def test_the_kernels_read_a_memory_as_plain_pytorch_does(texts):
+    model = tiny_llama(dtype=torch.bfloat16)
+    plain, kernels = (make_engine(model, memories=True, arch=arch, max_requests=1) for arch in (None, ARCH))
+    found = memory.build(plain, texts["document"], [texts["traces"]], budget=37)
+    expected = _scored(plain, texts["prompt"], [found])
+    exact = _with_states(as_dtype(copy.deepcopy(model), torch.float32), found, texts["prompt"])
+    assert (expected.float() - exact).norm() < 0.05 * exact.norm()
+    assert_near(_scored(kernels, texts["prompt"], [found]), exact, expected)
 
 
 def test_documents_in_pages_of_a_memory_have_no_bias(texts):
@@ -225,14 +237,14 @@ def _whole(engine: Engine, document: list[int]) -> Any:
     return memory.CompactMemory(**{**built.__dict__, **changes})
 
 
-def _with_states(engine: Engine, compact: Any, prompt: list[int]) -> torch.Tensor:
+def _with_states(model: Any, compact: Any, prompt: list[int]) -> torch.Tensor:
     """Returns the logits of a prompt whose attention is over the memory's states and its own tokens."""
     from tools.memory.attention import logits_after
 
     def over(layer: int) -> Any:
         return lambda q: compact.states(layer, q.transpose(0, 1))
 
-    return logits_after(engine.model, prompt, compact.num_positions, [over(layer) for layer in range(2)])
+    return logits_after(model, prompt, compact.num_positions, [over(layer) for layer in range(2)])
 
 
 def _assert_holds(store: DocumentStore, document: Any, compact: Any) -> None:
