@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ._checks import checked
 from ._monitor import Monitor
-from ._paging import Pages
+from ._paging import Pages, count
 from .errors import InsertError, StoreError
 
 
@@ -84,6 +85,13 @@ class Document(Pages):
         if state is State.EVICTED:
             raise StoreError(f"{self._name} was evicted: wait for a document only while holding a reference to it")
 
+    def _require_state(self, monitor: Monitor, action: str, *states: State) -> None:
+        """Raises StoreError if the document is not of the store with this monitor, or in none of these states."""
+        if self._monitor is not monitor:
+            raise StoreError(f"cannot {action} {self._name}: it belongs to another store")
+        if self._state not in states:
+            raise StoreError(f"cannot {action} {self._name}: it is {self._state.value}")
+
     def _settled_state(self, timeout: float | None = None) -> State:
         self._monitor.changed.wait_for(self._is_settled, timeout)
         return self._state
@@ -147,3 +155,50 @@ class Stats:
     def hit_rate(self) -> float:
         """The hits divided by the hits and misses, or 0 before the first."""
         return self.hits / max(1, self.hits + self.misses)
+
+
+def check_owners(
+    owners: Sequence[Pages], documents: Mapping[str, Document], abandoned: Collection[Document], page_size: int
+) -> None:
+    """Asserts the invariants of all documents and page runs of a store.
+
+    Args:
+        owners: All that have pages.
+        documents: The documents that can be found, by their keys.
+        abandoned: The abandoned documents that still have references.
+        page_size: The tokens of a page.
+    """
+    for owner in owners:
+        assert owner.num_pages == -(-owner.num_tokens // page_size), f"{owner} has {owner.num_pages} pages"
+    for key, document in documents.items():
+        assert document.key == key and document._state in (State.FILLING, State.READY), document
+        assert document._pins >= 0 and document._references >= 0, document
+        assert document.is_ready or document._is_referenced, document
+    for document in abandoned:
+        assert document._state is State.ABANDONED and document._is_referenced, document
+
+
+def occupancy(
+    num_pages: int,
+    num_free: int,
+    documents: Sequence[Document],
+    evictable: Sequence[Document],
+    runs: Collection[PageRun],
+    kept: Collection[Document],
+) -> str:
+    """Returns the text of an error that says what the pages of a store are in use for.
+
+    Args:
+        num_pages: The pages of the store.
+        num_free: The free pages.
+        documents: All documents that have pages.
+        evictable: Those of them that may be evicted.
+        runs: The page runs.
+        kept: Documents that count as referenced.
+    """
+    referenced = [document for document in documents if document._is_referenced or document in kept]
+    pinned = [document for document in documents if document._is_pinned and document not in referenced]
+    return (
+        f"of {num_pages}, {num_free} are free, {count(evictable)} evictable, {count(pinned)} pinned, "
+        f"{count(referenced)} referenced and {count(runs)} private: release, unpin or free some, or raise the budget"
+    )

@@ -19,7 +19,8 @@ from .errors import SpecError, StoreError
 class Keys:
     """Computes keys of one model's documents: the SHA-256 of everything that decides a document's KV."""
 
-    def __init__(self, groups: Sequence[LayerGroup], model: str, dtype: torch.dtype) -> None:
+    def __init__(self, groups: Sequence[LayerGroup], model: str, dtype: torch.dtype, *, memories: bool = False) -> None:
+        self._memories = memories
         self._model = hashlib.sha256()
         for field in _model_fields(groups, model, dtype):
             _add(self._model, field.encode())
@@ -42,12 +43,14 @@ class Keys:
         """Returns the key of a document, and the number of slots that it takes.
 
         Raises:
-            SpecError: As in :func:`int64_array`, or a memory has a context.
+            SpecError: As in :func:`int64_array`, the store keeps no memories, or a memory has a context.
             StoreError: A memory is of another model.
         """
         if not isinstance(document, Precomputed):
             values = int64_array(document)
             return self.key(values, salt, context), len(values)
+        if not self._memories:
+            raise SpecError("the store keeps no memories; make it with memories=True")
         if context:
             raise SpecError("context is given; a memory has none, for its document saw nothing before it")
         if document.model != self.model:

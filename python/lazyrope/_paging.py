@@ -44,6 +44,11 @@ def count(owners: Iterable[Pages]) -> int:
     return sum(owner.num_pages for owner in owners)
 
 
+def pages_and_tokens(lengths: Sequence[int], page_size: int) -> tuple[int, int]:
+    """Returns the pages that runs of these lengths need, and their tokens."""
+    return sum(-(-length // page_size) for length in lengths), sum(lengths)
+
+
 class Paging:
     """The free pages of a pool. It is not thread-safe.
 

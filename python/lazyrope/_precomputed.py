@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .errors import SpecError, StoreError
+from .errors import StoreError
 
 
 class Precomputed:
@@ -91,18 +91,3 @@ class KeyBiases:
                 pool[pages] = slots.unflatten(0, (-1, page_size))
             bias = torch.nn.functional.pad(memory.bias[layer].to(pages.device), (0, pad))
             self.layers[layer][pages] = bias.unflatten(1, (-1, page_size)).transpose(0, 1)
-
-
-def biases_of_store(
-    wanted: bool, is_narrow: bool, num_layers: int, num_pages: int, kv_heads: int, page_size: int, device: torch.device
-) -> KeyBiases | None:
-    """Returns the biases of a store that keeps memories, or None for any other store.
-
-    Raises:
-        SpecError: The pool has 8 bits.
-    """
-    if not wanted:
-        return None
-    if is_narrow:
-        raise SpecError("memories=True with 8-bit pools; memories are of pools in the model's own dtype")
-    return KeyBiases(num_layers, num_pages, kv_heads, page_size, device)

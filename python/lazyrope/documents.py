@@ -13,7 +13,6 @@ on the stream that is current when its pages are allocated, and a document is re
 
 from __future__ import annotations
 
-import math
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -23,12 +22,13 @@ import torch
 
 from ._checks import checked
 from ._core import AttentionSpec, LayerGroup
-from ._document import Document, PageRun, State, Stats, Use
+from ._document import Document, PageRun, State, Stats, Use, check_owners, occupancy
 from ._keys import Keys
 from ._layers import groups_of, num_layers_of
 from ._monitor import Monitor, exclusive
-from ._paging import Paging, bytes_of, count
-from ._precomputed import Precomputed, biases_of_store, positions_of
+from ._paging import Paging, count, pages_and_tokens
+from ._pool import Pool, require
+from ._precomputed import Precomputed, positions_of
 from .errors import DocumentTooLarge, InsertError, SpecError, StoreError, StoreFull
 
 __all__ = [
@@ -101,25 +101,13 @@ class DocumentStore:
         groups = groups_of(spec, num_layers)
         spec, num_layers, page_size = groups[0].spec, num_layers_of(groups), operator.index(page_size)
         dtype = getattr(torch, spec.kv_dtype) if dtype is None else dtype
-        _require(page_size >= 16 and page_size % 16 == 0, f"page_size is {page_size}; it must be a multiple of 16")
-        _require(dtype.is_floating_point, f"dtype is {dtype}; a pool holds a floating-point type")
-        page = (page_size, spec.num_kv_heads, spec.head_dim)
-        self.budget, self.page_size, self.dtype = bytes_of(budget), page_size, dtype
-        of_bias = num_layers * page_size * spec.num_kv_heads * 4 if memories else 0
-        self.page_bytes = num_layers * 2 * math.prod(page) * dtype.itemsize + of_bias
-        self.num_pages = self.budget // self.page_bytes
-        _require(
-            self.num_pages >= 1,
-            f"budget is {budget!r}, {self.budget} bytes; one page of {page_size} tokens takes {self.page_bytes} bytes: "
-            f"{num_layers} layers, {spec.num_kv_heads} KV heads, head_dim {spec.head_dim}, {dtype}. Give at least that",
-        )
-        pool = torch.empty((num_layers, 2, self.num_pages, *page), dtype=dtype, device=device)
-        self._layers, self.device = [layer.unbind() for layer in pool.unbind()], pool.device
-        shape = (num_layers, self.num_pages, spec.num_kv_heads, page_size)
-        self._biases = biases_of_store(memories, dtype.itemsize == 1, *shape, self.device)
+        pool = Pool(spec, num_layers, budget, page_size, dtype, device, memories)
+        self.budget, self.page_size, self.dtype, self.device = pool.budget, page_size, dtype, pool.device
+        self.page_bytes, self.num_pages = pool.page_bytes, pool.num_pages
+        self._layers, self._biases = pool.layers, pool.biases
         self._paging = Paging(self.num_pages, self.device)
         self.pages = self._paging.lists.array
-        self._keys = Keys(groups, model, dtype)
+        self._keys = Keys(groups, model, dtype, memories=memories)
         self._monitor = Monitor()
         self._documents: OrderedDict[str, Document] = OrderedDict()  # the most recently released is last
         self._abandoned: set[Document] = set()  # abandoned documents that still have references
@@ -142,17 +130,9 @@ class DocumentStore:
         """Returns a view of a layer's values, [num_pages, page_size, kv_heads, head_dim]."""
         return self._layers[layer][1]
 
-    @property
-    def has_memories(self) -> bool:
-        """True if the store keeps memories."""
-        return self._biases is not None
-
     @checked
     def key_bias(self, layer: int) -> torch.Tensor | None:
-        """Returns a view of a layer's biases, float32 [num_pages, kv_heads, page_size], or None without memories.
-
-        It is the argument ``key_bias`` of attention whose spec has key_bias. Slots of documents have 0.
-        """
+        """Returns a view of a layer's biases of keys, float32 [num_pages, kv_heads, page_size], or None."""
         return None if self._biases is None else self._biases.layers[layer]
 
     @property
@@ -202,7 +182,6 @@ class DocumentStore:
             DocumentTooLarge: The document is larger than the whole budget. Nothing has changed.
             StoreFull: There is no room for the document now. Nothing has changed.
         """
-        self._check_keeps(tokens)
         return self._acquire(*self._keys.key_of(tokens, salt, context), positions_of(tokens))
 
     @checked
@@ -232,9 +211,7 @@ class DocumentStore:
             DocumentTooLarge: All of it together is larger than the whole budget. Nothing has changed.
             StoreFull: There is no room for all of it now. Nothing has changed.
         """
-        _require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
-        for document in documents:
-            self._check_keeps(document)
+        require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
         wanted = self._keys.keys(documents, salt, contexts)
         return self._reserve(wanted, num_tokens, [*map(positions_of, documents)])
 
@@ -260,17 +237,14 @@ class DocumentStore:
     @checked
     @exclusive
     def fill(self, document: Document, memory: Precomputed) -> None:
-        """Copies a memory into the pages of its new document. The caller then commits the document.
+        """Copies a memory into the pages of its new document, which the caller then commits.
 
         Raises:
-            StoreError: The document is not being filled, it is not that of the memory, or the memory's tensors do not
-                have the pool's layers, heads or dtype.
+            StoreError: The document is not being filled, or it is not that of the memory.
         """
-        self._require_state(document, "fill", State.FILLING)
-        self._check_keeps(memory)
-        if (document.num_tokens, document.num_positions) != (len(memory), memory.num_positions):
-            raise StoreError(f"cannot fill {document._name}: the memory has {len(memory)} slots")
-        assert self._biases is not None
+        document._require_state(self._monitor, "fill", State.FILLING)
+        if (document.num_tokens, document.num_positions) != (len(memory), memory.num_positions) or not self._biases:
+            raise StoreError(f"cannot fill {document._name}: it is not that of this memory of {len(memory)} slots")
         self._biases.write(self._layers, document.page_ids, memory)
 
     @checked
@@ -281,7 +255,7 @@ class DocumentStore:
         Raises:
             StoreError: The document is not being filled.
         """
-        self._require_state(document, "commit", State.FILLING)
+        document._require_state(self._monitor, "commit", State.FILLING)
         document._state = State.READY
         self._monitor.changed.notify_all()
 
@@ -296,7 +270,7 @@ class DocumentStore:
         Raises:
             StoreError: The document is not being filled.
         """
-        self._require_state(document, "abandon", State.FILLING)
+        document._require_state(self._monitor, "abandon", State.FILLING)
         document._state = State.ABANDONED
         self._abandoned.add(document)  # before the deletion, so that _repair finds the document
         del self._documents[document.key]
@@ -310,7 +284,7 @@ class DocumentStore:
         Raises:
             StoreError: There is no reference, or it is the last one and the document is still being filled.
         """
-        self._require_state(document, "release", State.FILLING, State.READY, State.ABANDONED)
+        document._require_state(self._monitor, "release", State.FILLING, State.READY, State.ABANDONED)
         if document._references == 0:
             raise StoreError(f"{document._name} is released more often than it was acquired")
         if document._references == 1 and not document._uses and document._state is State.FILLING:
@@ -326,7 +300,7 @@ class DocumentStore:
         Raises:
             StoreError: The document is evicted or abandoned.
         """
-        self._require_state(document, "pin", State.FILLING, State.READY)
+        document._require_state(self._monitor, "pin", State.FILLING, State.READY)
         document._pins += 1
 
     @checked
@@ -337,7 +311,7 @@ class DocumentStore:
         Raises:
             StoreError: The document has no pin.
         """
-        self._require_state(document, "unpin", *State)
+        document._require_state(self._monitor, "unpin", *State)
         if document._pins == 0:
             raise StoreError(f"{document._name} is unpinned more often than it was pinned")
         document._pins -= 1
@@ -371,7 +345,6 @@ class DocumentStore:
             StoreFull: As in :meth:`acquire`.
             Exception: The error of fill. The document is abandoned.
         """
-        self._check_keeps(tokens)
         if fill is None and not isinstance(tokens, Precomputed):
             raise SpecError("fill is None; give a function that writes the keys and values of a new document")
         key, num_slots = self._keys.key_of(tokens, salt, context)
@@ -406,7 +379,7 @@ class DocumentStore:
             DocumentTooLarge: The pages exceed the whole budget. Nothing has changed.
             StoreFull: There is no room now. Nothing has changed.
         """
-        _require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
+        require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
         run = PageRun(*self._take(num_tokens))
         self._runs.add(run)
         return run
@@ -438,7 +411,7 @@ class DocumentStore:
     @exclusive
     def count_copied(self, num_bytes: int) -> None:
         """Adds to :attr:`Stats.bytes_copied` the bytes of KV that a caller copied instead of sharing them."""
-        _require(num_bytes >= 0, f"num_bytes is {num_bytes}; it must be at least 0")
+        require(num_bytes >= 0, f"num_bytes is {num_bytes}; it must be at least 0")
         self._bytes_copied += num_bytes
 
     @property
@@ -464,14 +437,7 @@ class DocumentStore:
         """Asserts every invariant of the store, for tests. The call waits for the device."""
         owners = [*self._documents.values(), *self._abandoned, *self._runs]
         self._paging.check(owners)
-        for owner in owners:
-            assert owner.num_pages == -(-owner.num_tokens // self.page_size), f"{owner} has {owner.num_pages} pages"
-        for key, document in self._documents.items():
-            assert document.key == key and document._state in (State.FILLING, State.READY), document
-            assert document._pins >= 0 and document._references >= 0, document
-            assert document.is_ready or document._is_referenced, document
-        for document in self._abandoned:
-            assert document._state is State.ABANDONED and document._is_referenced, document
+        check_owners(owners, self._documents, self._abandoned, self.page_size)
 
     @exclusive
     def _acquire(self, key: str, num_tokens: int, num_positions: int) -> tuple[Document, bool]:
@@ -571,20 +537,9 @@ class DocumentStore:
         self._paging.reset([*self._documents.values(), *self._abandoned, *self._runs])
         self._monitor.changed.notify_all()
 
-    def _check_keeps(self, document: object) -> None:
-        """Raises SpecError for a memory if the store keeps none."""
-        if isinstance(document, Precomputed) and self._biases is None:
-            raise SpecError("the store keeps no memories; make it with memories=True")
-
-    def _require_state(self, document: Document, action: str, *states: State) -> None:
-        if document._monitor is not self._monitor:
-            raise StoreError(f"cannot {action} {document._name}: it belongs to another store")
-        if document._state not in states:
-            raise StoreError(f"cannot {action} {document._name}: it is {document._state.value}")
-
     def _take(self, num_tokens: int) -> tuple[int, int, int, tuple[int, ...]]:
         """Takes pages for these tokens, and returns the fields of their :class:`Pages`."""
-        needed, _ = self._pages_and_tokens([num_tokens])
+        needed, _ = pages_and_tokens([num_tokens], self.page_size)
         self._make_room(needed, num_tokens)
         first_page, page_ids = self._paging.take(needed)
         if self._biases is not None:
@@ -636,25 +591,10 @@ class DocumentStore:
         """
         resident = {document for key, _ in wanted if (document := self._documents.get(key))}
         missing = {key: length for key, length in wanted if key not in self._documents}
-        self._require_fit(*self._pages_and_tokens([*dict(wanted).values(), num_tokens]))
-        self._make_room(*self._pages_and_tokens([*missing.values(), num_tokens]), resident)
-
-    def _pages_and_tokens(self, lengths: Sequence[int]) -> tuple[int, int]:
-        """Returns the pages that runs of these lengths need, and their tokens."""
-        return sum(-(-length // self.page_size) for length in lengths), sum(lengths)
+        self._require_fit(*pages_and_tokens([*dict(wanted).values(), num_tokens], self.page_size))
+        self._make_room(*pages_and_tokens([*missing.values(), num_tokens], self.page_size), resident)
 
     def _occupancy(self, kept: Collection[Document]) -> str:
-        documents = [*self._documents.values(), *self._abandoned]
-        referenced = [document for document in documents if document._is_referenced or document in kept]
-        pinned = [document for document in documents if document._is_pinned and document not in referenced]
         evictable = [document for document in self._evictable() if document not in kept]
-        return (
-            f"of {self.num_pages}, {self._paging.num_free} are free, {count(evictable)} evictable, "
-            f"{count(pinned)} pinned, {count(referenced)} referenced and {count(self._runs)} private: release, unpin "
-            "or free some, or raise the budget"
-        )
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise SpecError(message)
+        documents = [*self._documents.values(), *self._abandoned]
+        return occupancy(self.num_pages, self._paging.num_free, documents, evictable, self._runs, kept)

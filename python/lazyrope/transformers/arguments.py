@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .._keys import int64_array
 from ..errors import SpecError
 
 
@@ -49,3 +51,27 @@ def check_documents(documents: object) -> None:
 def check(name: str, value: object, condition: bool, allowed: str) -> None:
     if not condition:
         raise SpecError(f"{name} = {value!r:.80}; it must be {allowed}")
+
+
+def token_ids(name: str, text: str | Sequence[int], tokenizer: Any, vocab_size: int) -> list[int]:
+    """Returns the token ids of an argument that is text or token ids.
+
+    Raises:
+        SpecError: It is neither, it is text without a tokenizer, or an id is not in the vocabulary.
+    """
+    if isinstance(text, str):
+        if tokenizer is None:
+            raise SpecError(f"{name} is text; give token ids, or attach(model, tokenizer=...)")
+        ids = array("q", tokenizer.encode(text, add_special_tokens=False))
+    else:
+        check(name, text, hasattr(text, "__len__"), "text or token ids")
+        ids = int64_array(text) if len(text) > 0 else array("q")
+    check(name, text, not ids or (min(ids) >= 0 and max(ids) < vocab_size), f"token ids of 0 to {vocab_size - 1}")
+    return ids.tolist()
+
+
+def end_ids(model: Any) -> list[int]:
+    """Returns the end-of-sequence ids of a model."""
+    config = model.generation_config or model.config
+    ends = config.eos_token_id
+    return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)

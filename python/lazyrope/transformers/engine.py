@@ -9,26 +9,26 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from .._keys import int64_array
 from .._precomputed import Precomputed, positions_of
 from .._trace import traced
-from ..documents import Document, DocumentStore, InsertError, StoreFull
+from ..documents import Document, DocumentStore, StoreFull
 from ..errors import SpecError
 from ..recovery import Recovery
-from .arguments import as_int, check, check_documents, is_finite, is_text, stop_ids
+from .arguments import as_int, check, check_documents, end_ids, is_finite, is_text, stop_ids, token_ids
 from .assessment import Assessment, Assessor, Sample, as_samples, check_options
 from .backend import Backend
 from .fifo_lock import FifoLock, device_lock
+from .filling import documents_of_others, sees
 from .generation import Generation, Scores
 from .layout import MODES, RequestParts, check_recovers, fill_of
 from .limits import check_positions
+from .memories import fill_memories, is_memory, readable
 from .passes import Runner
 from .progress import Progress
 from .work import Job, Work
@@ -184,7 +184,7 @@ class Engine:
         check("max_new_tokens", max_new_tokens, count >= 1, "an integer, at least 1")
         check("temperature", temperature, is_finite(temperature) and temperature >= 0, "a number, at least 0")
         max_new_tokens, temperature = count, float(temperature)
-        ends = stop_ids(self._end_ids() if stop is None else stop)
+        ends = stop_ids(end_ids(self.model) if stop is None else stop)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "stop": ends}
         how = self._recovery(recovery, prefix, overlay_tokens, share, attention_temperature, lse_scale)
         return self._queue(prompt, documents, mode, how, salt=salt, **options)
@@ -396,49 +396,13 @@ class Engine:
         return True
 
     def _document(self, text: Any, mode: str, recovery: Recovery) -> list[int] | Precomputed:
-        """Returns the token ids of a document, or a memory that this request may name.
-
-        Raises:
-            SpecError: The memory is of a kind that the engine cannot read, the engine keeps none, the mode or the
-                recovery serves none, or the document's own keys and values would take no more pages.
-        """
-        if getattr(text, "kind", None) == "states":
-            raise SpecError(
-                'documents has a memory of kind "states", which has no keys that the engine could read; build one of '
-                'kind "compact", or give the document itself'
-            )
-        if not isinstance(text, Precomputed):
+        """Returns the token ids of a document, or a memory that this request may name."""
+        if not is_memory(text):
             return self._encode("documents", text)
-        if not self.store.has_memories:
-            raise SpecError("documents has a memory; make the engine with attach(..., memories=True)")
-        if mode != "lazy" or recovery.level != "none":
-            raise SpecError(
-                f'documents has a memory with mode = "{mode}" and recovery = "{recovery.level}"; a memory cannot be '
-                'copied or computed again: give mode="lazy" and recovery="none", or the document itself'
-            )
-        if -(-len(text) // self.store.page_size) >= -(-text.num_positions // self.store.page_size):
-            raise SpecError(
-                f"documents has a memory of {len(text)} slots for a document of {text.num_positions} tokens, which "
-                f"takes no fewer pages of {self.store.page_size}: give the document itself"
-            )
-        return text
+        return readable(text, self.store, mode, recovery)
 
     def _encode(self, name: str, text: str | Sequence[int]) -> list[int]:
-        if isinstance(text, str):
-            if self.tokenizer is None:
-                raise SpecError(f"{name} is text; give token ids, or attach(model, tokenizer=...)")
-            ids = array("q", self.tokenizer.encode(text, add_special_tokens=False))
-        else:
-            check(name, text, hasattr(text, "__len__"), "text or token ids")
-            ids = int64_array(text) if len(text) > 0 else array("q")
-        size = self.model.config.vocab_size
-        check(name, text, not ids or (min(ids) >= 0 and max(ids) < size), f"token ids of 0 to {size - 1}")
-        return ids.tolist()
-
-    def _end_ids(self) -> list[int]:
-        config = self.model.generation_config or self.model.config
-        ends = config.eos_token_id
-        return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+        return token_ids(name, text, self.tokenizer, self.model.config.vocab_size)
 
     def _admit(self) -> None:
         """Admits queued requests, first come, first served.
@@ -486,7 +450,7 @@ class Engine:
                 memories.append((document, part.tokens))
             elif new:
                 self._filling[document] = fill_of(part, document, held, size)
-        self._fill_memories(memories)
+        fill_memories(self.store, memories)
         fills = [self._filling.get(document) for document in held]
         run, question, layers = generation._run, generation.question, generation.recovery.select_layers
         layout = mode.layout(
@@ -501,19 +465,6 @@ class Engine:
             for job in (layout.own, *generation._fills):
                 if job.done == 0 and job.hidden is None:
                     job.hidden = []
-
-    def _fill_memories(self, memories: Sequence[tuple[Document, Precomputed]]) -> None:
-        """Copies memories into the pages of new documents. If one fails, it and those after it are abandoned."""
-        left = list(memories)
-        try:
-            while left:
-                self.store.fill(*left[0])
-                self.store.commit(left[0][0])
-                left.pop(0)
-        finally:
-            for document, _ in left:
-                if not document.is_ready:
-                    self.store.abandon(document)
 
     def _schedule(self) -> tuple[Work, list[Generation | None]]:
         """Chooses the work of the next pass.
@@ -537,7 +488,7 @@ class Engine:
             return n
 
         for generation in list(self._running):
-            awaited, lost = self._documents_of_others(generation)
+            awaited, lost = documents_of_others(generation._held, self._filling)
             if lost:
                 self._queue_again(generation, lost)
                 continue
@@ -545,7 +496,7 @@ class Engine:
             # that see no awaited document run although the request must wait: the user of the store that fills the
             # awaited document may itself wait for the documents of these jobs.
             for job in generation._fills:
-                if not any(_sees(job, document) for document in awaited):
+                if not any(sees(job, document) for document in awaited):
                     left -= add(job, left)
             if awaited:
                 continue
@@ -568,22 +519,6 @@ class Engine:
                 sampled[-1] = generation
         return work, sampled
 
-    def _documents_of_others(self, generation: Generation) -> tuple[list[Document], list[Document]]:
-        """Returns the documents of a request that other users of the store are filling, and those they have given up.
-
-        It looks at all documents: one that was given up may come after one that is still being filled.
-        """
-        awaited, lost = [], []
-        for document in generation._held:
-            if not document.is_ready and document not in self._filling:
-                try:
-                    document.wait(0)
-                except TimeoutError:
-                    awaited.append(document)
-                except InsertError:
-                    lost.append(document)
-        return awaited, lost
-
     def _queue_again(self, generation: Generation, lost: list[Document]) -> None:
         """Queues a request again whose documents others have given up. This engine then fills them.
 
@@ -591,7 +526,7 @@ class Engine:
         shares such a job has no tokens yet, for its documents are not ready either, and is queued again, too.
         """
         for document in generation._held:
-            if (job := self._filling.get(document)) and any(_sees(job, each) for each in lost):
+            if (job := self._filling.get(document)) and any(sees(job, each) for each in lost):
                 del self._filling[document]
                 self.store.abandon(document)
         self._running.remove(generation)
@@ -660,9 +595,3 @@ class Engine:
                 del self._filling[document]
                 self.store.abandon(document)
             self.store.release(document)
-
-
-def _sees(job: Job, document: Document) -> bool:
-    """Returns True if a job reads pages of the document before its own tokens."""
-    pages = range(document.first_page, document.first_page + document.num_pages)
-    return any(segment.first_page in pages for segment in job.segments)
