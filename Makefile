@@ -32,7 +32,7 @@ demo: build $(VENV)/.demo $(VENV)/.test  ## compile the kernels of three models,
 rag: build $(VENV)/.rag  ## a real model answers from documents: checks and times, in tables and build/rag.html
 	$(python) -m tools.rag --json $(BUILD)/rag.json --page $(BUILD)/rag.html
 
-# The tables take hours on 2 cores. A run completes the file: it skips the texts that the file has.
+# Ten texts take about an hour of one core. A run completes the file: it skips the texts that the file has.
 memory: build $(VENV)/.rag  ## the cost of memories of a document in a real model's output: tables of five seeds
 	$(python) -m tools.memory --json tests/gpu/results/memory.json
 
