@@ -107,12 +107,12 @@ class StepCapacity:
         query_tokens: The query tokens of all requests together.
         tokens_per_request: The query tokens of any one request. None: query_tokens. A small number makes the step
             smaller: with 1, it has no memory for prefill.
-        rotated_tokens: Tokens that a step for pools of raw keys, or with
-            :attr:`AttentionSpec.packed_prefill`, has scratch for on Hopper: those of the segments of
+        rotated_tokens: Tokens that a step for pools of raw keys has scratch for on Hopper: those of the segments of
             prefill requests, in whole runs of 16 slots of each segment. Their keys are rotated once in each call, and
             prefill is about as fast as with local keys. The scratch takes the memory of so many tokens in the pool. If
-            the tokens of an update exceed it, kernels rotate keys at each use, as they do with 0. All other steps
-            ignore it.
+            the tokens of an update exceed it, kernels rotate keys at each use, as they do with 0. With
+            :attr:`AttentionSpec.packed_prefill`, the same number is the scratch for packed keys, whose tokens count
+            one by one, at most 4194304. If they exceed it, prefill reads the pool. All other steps ignore it.
         mass_pages: Room for masses of pages, in steps of specs with :attr:`AttentionSpec.page_mass`: the sum over the
             requests of the query tokens that count times the pages of 16 slots of the request. Each takes 4 bytes for
             each query head. If a request of an update has no room, it and those after it get NaN. All other steps

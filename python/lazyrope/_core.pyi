@@ -164,9 +164,10 @@ class Attention:
             layout: "NHD" (pools are [pages, page_size, kv_heads, head_dim]) or "HND" ([pages, kv_heads, page_size,
                 head_dim]).
             capacity: The most that the step can hold, now and after :meth:`Step.update`. The default is exactly what
-                these tensors need, or the batch's capacity. For raw keys on Hopper, a batch's step also has scratch for
-                the rotated keys of its present requests, if that takes at most 1 GiB (``rotated_tokens``). So it has
-                room for their masses of pages, if the spec has page_mass (``mass_pages``).
+                these tensors need, or the batch's capacity. For raw keys and packed_prefill on Hopper, a batch's
+                step also has scratch for the rotated keys of its present requests, if that takes at most 1 GiB
+                (``rotated_tokens``). So it has room for their masses of pages, if the spec has page_mass
+                (``mass_pages``).
             check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
             stream: A cudaStream_t or CUstream. The default is the current stream of q_indptr's framework, or that of
                 the batch's ``pages``.

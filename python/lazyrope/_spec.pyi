@@ -155,11 +155,11 @@ class AttentionSpec:
                 local keys.
             packed_prefill: If True, the keys and values of prefill requests may first be copied to the step's scratch,
                 each key rotated by the base of its segment. Blocks of keys then mix the tokens of several documents,
-                and queries are not rotated for each document, which saves most of the time that short documents cost.
-                A step decides by itself whether that saves more than copying costs, and it needs room
-                (:attr:`StepCapacity.rotated_tokens`). Hopper's kernels have it, and others ignore it. Keys are rounded
-                once more. The pool has 16 bits and local keys. Such a spec has no cascade, page_mass, key_bias or
-                batch_invariant.
+                and queries are not rotated for each document, which saves most of the time that short documents cost. A
+                step decides by itself whether that saves more than copying costs, and it needs room
+                (:attr:`StepCapacity.rotated_tokens`). Only Hopper's kernels pack keys; on other GPUs the argument
+                changes nothing. Keys are rounded once more. The pool has 16 bits and local keys. Such a spec has no
+                cascade, page_mass, key_bias or batch_invariant.
 
         Raises:
             SpecError: A value is not allowed, or two values do not fit together.

@@ -158,10 +158,10 @@ StepShape Attention::step_shape() const {
           spec_.mask,
           spec_.mask_parameters,
           rotated_config_,
-          spec_.packed_prefill,
           spec_.cascade,
           spec_.cascade && spec_.query_form == RopeForm::kRotated,
-          spec_.page_mass};
+          spec_.page_mass,
+          spec_.packed_prefill};
 }
 
 StepCapacity Attention::capacity_for(const Batch& batch) const {

@@ -26,11 +26,12 @@ void check_count(const char* name, int value, int least) {
 // Keys are rotated for prefill alone, and only where the attention has kernels for it.
 int complete_rotated_tokens(const StepCapacity& capacity, const StepShape& shape,
                             const KernelConfig& config) {
-  constexpr int kMax = kMaxScratchRuns * kRunSlots;
+  const int most = (shape.packed ? kMaxPackedRuns : kMaxScratchRuns) * kRunSlots;
   check_count("rotated_tokens", capacity.rotated_tokens, 0);
-  if (capacity.rotated_tokens > kMax)
-    throw SpecError(fmt::format("capacity: rotated_tokens = {}; it must be at most {}",
-                                capacity.rotated_tokens, kMax));
+  if (capacity.rotated_tokens > most)
+    throw SpecError(fmt::format("capacity: rotated_tokens = {}{}; it must be at most {}",
+                                capacity.rotated_tokens,
+                                shape.packed ? " with packed_prefill" : "", most));
   const int rows = capacity.tokens_per_request * shape.group_size;
   return shape.rotated && rows > config.decode.rows_per_head() ? capacity.rotated_tokens : 0;
 }

@@ -25,10 +25,10 @@ struct StepShape {
   std::string mask;
   MaskParameters mask_parameters = {};
   std::optional<KernelConfig> rotated = {};  // the config for rotated keys (codegen/rotated_keys.h)
-  bool packed = false;                       // rotated keys are packed
   bool cascade = false;
   bool rotated_queries = false;  // on which the positions of a shared step depend
   bool page_mass = false;
+  bool packed = false;  // rotated keys are packed
 
   bool operator==(const StepShape&) const = default;
 };

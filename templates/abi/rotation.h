@@ -20,8 +20,13 @@ inline constexpr int kRotateKeysCtasPerSm = 3;
 inline constexpr int kPlanRotationSharedBytes =
     (kPlanRotationThreads / 32 + kPlanRotationThreads) * 4;
 
-// The most runs of a scratch. The sums of plan_rotation then fit int32.
+// The most runs of a scratch. The sums of plan_rotation then fit int32. plan_packing adds up tokens
+// of as many segments as a CTA has threads, each of at most the slots of the scratch and one more.
 inline constexpr int32 kMaxScratchRuns = 1 << 22;
+inline constexpr int32 kMaxPackedRuns = 1 << 18;
+static_assert(int64{kPlanRotationThreads} * (kMaxPackedRuns * kRunSlots + 1) +
+                  kMaxPackedRuns * kRunSlots <
+              int64{1} << 31);
 
 // A run of slots of the pool, which rotate_keys copies to one page of the scratch. plan_rotation
 // writes it.

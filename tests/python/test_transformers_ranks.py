@@ -124,6 +124,16 @@ def test_each_rank_has_the_heads_of_its_spec(found, name):
     assert [rank[name]["heads"] for rank in found] == [[spec.num_q_heads, spec.num_kv_heads]] * RANKS
 
 
+def test_a_model_whose_heads_transformers_does_not_divide_is_refused():
+    """The plan of such models gathers the heads again before the attention, or leaves the attention out."""
+    model = tiny_llama()
+    model._tp_size = RANKS
+    for plan in ({}, {"layers.*.self_attn.q_proj": "colwise_gather_output"}):
+        model.config.base_model_tp_plan = plan
+        with pytest.raises(lazyrope.SpecError, match=r'divided among 2 ranks; for model_type = "llama", transformers'):
+            lazyrope.transformers.attach(model, budget="1MiB")
+
+
 def test_a_model_with_fewer_kv_heads_than_ranks_is_refused():
     """transformers would divide the only KV head."""
     model = tiny_llama(num_attention_heads=4, num_key_value_heads=1)

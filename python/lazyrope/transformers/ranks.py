@@ -22,15 +22,22 @@ def num_ranks(model: Any) -> int:
 
 
 def check_heads(model: Any, spec: AttentionSpec) -> None:
-    """Checks that each rank has whole heads.
+    """Checks that each rank attends with an equal part of the heads.
 
     Args:
-        model: A model of transformers.
+        model: A model of transformers, which is divided.
         spec: The attention of the whole model.
 
     Raises:
-        SpecError: The number of ranks does not divide the heads.
+        SpecError: The number of ranks does not divide the heads, or transformers does not divide them.
     """
+    plan: dict[str, str] = getattr(model.config, "base_model_tp_plan", None) or {}
+    ways = {name.rpartition(".")[2]: way for name, way in plan.items()}
+    if any(ways.get(name) != "colwise" for name in ("q_proj", "k_proj", "v_proj")):
+        raise SpecError(
+            f'the model is divided among {num_ranks(model)} ranks; for model_type = "{model.config.model_type}", '
+            "transformers does not give each rank a part of the heads, which the engine needs. Load the model whole"
+        )
     ranks, heads = num_ranks(model), (spec.num_q_heads, spec.num_kv_heads)
     if any(count % ranks for count in heads):
         raise SpecError(
@@ -50,8 +57,7 @@ class Ranks:
         """
         self._group: Any = None
         if num_ranks(model) > 1:
-            divided = next(weight for weight in model.parameters() if hasattr(weight, "device_mesh"))
-            self._group = divided.device_mesh.get_group()
+            self._group = next(w.device_mesh.get_group() for w in model.parameters() if hasattr(w, "device_mesh"))
 
     def add(self, tensor: Tensor) -> None:
         """Replaces a tensor by its sum over all ranks."""
