@@ -7,6 +7,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -21,6 +22,7 @@ class Keys:
 
     def __init__(self, groups: Sequence[LayerGroup], model: str, dtype: torch.dtype, *, memories: bool = False) -> None:
         self._memories = memories
+        self._groups = groups
         self._model = hashlib.sha256()
         for field in _model_fields(groups, model, dtype):
             _add(self._model, field.encode())
@@ -44,7 +46,7 @@ class Keys:
 
         Raises:
             SpecError: As in :func:`int64_array`, the store keeps no memories, or a memory has a context.
-            StoreError: A memory is of another model.
+            StoreError: As in :meth:`check_memory`.
         """
         if not isinstance(document, Precomputed):
             values = int64_array(document)
@@ -53,15 +55,34 @@ class Keys:
             raise SpecError("the store keeps no memories; make it with memories=True")
         if context:
             raise SpecError("context is given; a memory has none, for its document saw nothing before it")
-        if document.model != self.model:
-            raise StoreError(
-                f"the memory is of another model: its model has the hash {document.model[:12]}, and this store's has "
-                f"{self.model[:12]}. The name, the layers, RoPE and the dtype must be the same"
-            )
+        self.check_memory("the memory", document.model, document.scores)
         digest = self._model.copy()
         for field in (salt, "memory", document.key):  # a document's second field has a multiple of 8 bytes
             _add(digest, field.encode())
         return digest.hexdigest(), len(document)
+
+    def check_memory(self, name: str, model: str, scores: Sequence[Any]) -> None:
+        """Checks that a memory is of this model.
+
+        Args:
+            name: The memory, as messages name it.
+            model: The hash of its model.
+            scores: For each of its layers an object with the scale and the softcap of the scores.
+
+        Raises:
+            StoreError: The memory is of another model, or its scores are not those of the layers.
+        """
+        if model != self.model:
+            raise StoreError(
+                f"{name} is of another model: its model has the hash {model[:12]}, and this store's has "
+                f"{self.model[:12]}. The name, the layers, RoPE and the dtype must be the same"
+            )
+        for layer, (given, own) in enumerate(zip(scores, _scores_of(self._groups), strict=True)):
+            if (given.scale, given.softcap) != own:
+                raise StoreError(
+                    f"{name} is fitted to other scores: in layer {layer} it has scale = {given.scale:g} and softcap = "
+                    f"{given.softcap}, and this store has scale = {own[0]:g} and softcap = {own[1]}. Build it again"
+                )
 
     def keys(
         self, documents: Sequence[Sequence[int] | torch.Tensor | Precomputed], salt: str, contexts: Sequence[str] | None
@@ -111,6 +132,12 @@ def _model_fields(groups: Sequence[LayerGroup], model: str, dtype: torch.dtype) 
     for group in groups[1:]:
         yield from (str(group.layers), group.spec.rope.variant, str(_rotary_dim(group.spec)))
         yield from _rope_parameters(group.spec.rope)
+
+
+def _scores_of(groups: Sequence[LayerGroup]) -> list[tuple[float, float | None]]:
+    """Returns the scale and the softcap of each layer."""
+    of_layer = {layer: (group.spec.scale, group.spec.softcap) for group in groups for layer in group.layers}
+    return [of_layer[layer] for layer in sorted(of_layer)]
 
 
 def _rotary_dim(spec: AttentionSpec) -> int:

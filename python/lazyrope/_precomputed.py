@@ -19,6 +19,7 @@ class Precomputed:
         key: The hexadecimal content hash.
         model: The hexadecimal hash of its model, as :attr:`lazyrope.documents.DocumentStore.model_key` has it.
         num_positions: The number of positions that it stands for.
+        scores: For each layer an object with the scale and the softcap of the scores that it was fitted to.
         keys: The keys, rotated by their index in the document, [layers, kv_heads, slots, head_dim].
         values: The values, of the same shape.
         bias: The numbers that are added to the scores of the keys, float32 [layers, kv_heads, slots].
@@ -27,6 +28,7 @@ class Precomputed:
     key: str
     model: str
     num_positions: int
+    scores: Sequence[Any]
     keys: Any
     values: Any
     bias: Any

@@ -234,6 +234,9 @@ def test_the_key_covers_everything_that_decides_a_memory(tensors):
     assert len({first.key, *(each.key for each in others)}) == 5
     other = memory.build(spec_of(rope=lazyrope.rope.llama3()), tensors[:2], tensors[2], budget=48)
     assert other.key != first.key and other.model != first.model
+    scores = [{"scale": 0.2}, {"softcap": 3.0}, {"softcap": 4.0}]
+    keys = [memory.build(spec_of(**each), tensors[:2], tensors[2], budget=48).key for each in scores]
+    assert len({first.key, *keys}) == 4
 
 
 @pytest.mark.parametrize("kind", ["compact", "states"])
@@ -273,10 +276,18 @@ def test_damaged_and_foreign_files_are_refused(tensors, tmp_path):
     store = DocumentStore(spec_of(), num_layers=1, budget="1MiB", device="cpu", model="another")
     with pytest.raises(StoreError, match="of another model"):
         memory.load(file, store)
-    memory.load(
-        file,
-        DocumentStore(spec_of(), num_layers=1, budget="1MiB", dtype=torch.float32, device="cpu"),
-    )
+    options: dict[str, Any] = {"num_layers": 1, "budget": "1MiB", "dtype": torch.float32, "device": "cpu"}
+    found = memory.load(file, DocumentStore(spec_of(), **options))
+    for changes, message in (
+        ({"scale": 0.2}, r"in layer 0 it has scale = 0\.125 and .* and this store has scale = 0\.2"),
+        ({"softcap": 3.0}, r"in layer 0 it has scale = 0\.125 and softcap = None, .* softcap = 3"),
+    ):
+        store = DocumentStore(spec_of(**changes), memories=True, **options)
+        assert store.model_key == found.model
+        with pytest.raises(StoreError, match="is fitted to other scores: " + message):
+            memory.load(file, store)
+        with pytest.raises(StoreError, match="the memory is fitted to other scores: " + message):
+            store.acquire(found)
 
 
 def test_a_failed_save_leaves_the_old_file(tensors, tmp_path, monkeypatch):

@@ -75,7 +75,7 @@ def load(path: str | os.PathLike[str], attention: Any = None, *, device: Any = N
 
     Raises:
         OSError: The file cannot be read.
-        StoreError: It is no file of a memory, it is damaged, or the memory is of another model.
+        StoreError: It is no file of a memory, it is damaged, or the memory is of another model or of other scores.
     """
     data = Path(path).read_bytes()
     if not data.startswith(MAGIC):
@@ -87,18 +87,16 @@ def load(path: str | os.PathLike[str], attention: Any = None, *, device: Any = N
     (length,) = LENGTH.unpack_from(body, len(MAGIC))
     header = json.loads(body[begin : begin + length])
     store = getattr(attention, "store", attention)
-    if store is not None and header["model"] != store.model_key:
-        raise StoreError(
-            f"{path} is a memory of another model: its model has the hash {header['model'][:12]}, and this store's has "
-            f"{store.model_key[:12]}. The name, the layers, RoPE and the dtype must be the same"
-        )
+    scores = [Scores(**each) for each in header["scores"]]
+    if store is not None:
+        store._keys.check_memory(str(path), header["model"], scores)
     device = device if device is not None or store is None else store.device
     tensors = _tensors_of(body, begin + length, header["tensors"], device)
     return KINDS[header["kind"]](
         key=header["key"],
         model=header["model"],
         num_positions=header["num_positions"],
-        scores=[Scores(**each) for each in header["scores"]],
+        scores=scores,
         arguments=header["arguments"],
         report=Report.of_dict(header["report"]),
         **tensors,

@@ -25,7 +25,7 @@ class Memory:
     """A memory of one document.
 
     Attributes:
-        key: The content hash: hexadecimal SHA-256 of the model, RoPE, tokens, traces, arguments and seed.
+        key: The content hash: hexadecimal SHA-256 of the model, RoPE, scores, tokens, traces, arguments and seed.
         model: The hexadecimal hash of the model alone.
         num_positions: The number of the document's tokens. What follows the memory in a request begins after so many
             positions.

@@ -14,6 +14,7 @@ import torch
 from .._core import AttentionSpec, LayerGroup
 from .._keys import Keys, int64_array
 from ..errors import SpecError, StoreFull
+from .scores import Scores
 
 if TYPE_CHECKING:
     Tensor = Any
@@ -231,5 +232,6 @@ def _digest(*fields: str | bytes) -> str:
 
 
 def key_of(source: Source, arguments: dict[str, Any]) -> str:
-    """Returns the content hash of a memory: the model, RoPE, document, traces, and all arguments with the seed."""
-    return _digest(source.digest, repr(sorted(arguments.items())))
+    """Returns the content hash of a memory: model, RoPE, scores, document, traces, and all arguments with the seed."""
+    scores = [Scores.of(spec) for spec in source.specs]
+    return _digest(source.digest, repr(scores), repr(sorted(arguments.items())))
