@@ -220,6 +220,19 @@ def test_requests_that_cannot_read_a_memory_are_refused(engine, compact, texts):
     assert_nothing_is_held(engine)
 
 
+def test_a_model_that_ranks_divide_has_no_memories(texts):
+    """Each rank has other heads, so a file of one rank would be wrong on the others."""
+    divided = engine_of(memories=False)
+    divided.model._tp_size = 2
+    for call in (
+        lambda: make_engine(divided.model, memories=True),
+        lambda: divided.record(texts["prompt"]),
+        lambda: memory.build(divided, texts["document"], [texts["traces"]], budget=37),
+    ):
+        with pytest.raises(SpecError, match="with a model that 2 ranks divide: each rank has other heads"):
+            call()
+
+
 def _scored(engine: Engine, prompt: list[int], documents: list[Any]) -> torch.Tensor:
     logits = engine.score(prompt, documents, num_logits=len(prompt)).logits
     assert logits is not None

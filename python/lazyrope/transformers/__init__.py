@@ -132,7 +132,8 @@ def attach(
         cascade: If True, a document that several requests read in one pass is read once for all of them, as
             :class:`lazyrope.AttentionSpec` has it. It saves time where many requests share documents.
         memories: If True, requests may name compact memories of :mod:`lazyrope.memory` among their documents. The
-            kernels then add a bias to each key, which the budget has 4 bytes for in each layer, slot and KV head.
+            kernels then add a bias to each key, which the budget has 4 bytes for in each layer, slot and KV head. A
+            model that is divided among processes has no memories.
 
     Raises:
         SpecError: The model's config needs a feature that does not exist (the message names it), or a value is not

@@ -31,6 +31,7 @@ from .limits import check_positions
 from .memories import fill_memories, is_memory, readable
 from .passes import Runner
 from .progress import Progress
+from .ranks import check_is_whole
 from .work import Job, Work
 
 Tensor = Any
@@ -254,8 +255,9 @@ class Engine:
             logical positions: the first document's token 0 is at position 0.
 
         Raises:
-            SpecError: A value is not allowed.
+            SpecError: A value is not allowed, or ranks divide the model: each has the queries of other heads.
         """
+        check_is_whole(self.model, "record()")
         options: dict[str, Any] = {"max_new_tokens": 0, "temperature": 0.0, "stop": frozenset(), "recorded": True}
         how = self._recovery("none", None)
         generation = self._queue(prompt, documents, "lazy", how, salt=salt, **options)

@@ -12,7 +12,7 @@ from .._core import AttentionSpec, LayerGroup, model_types
 from .._layers import num_layers_of, require_equal
 from ..errors import SpecError
 from .limits import allowed_positions, depends_on_length
-from .ranks import check_heads, num_ranks
+from .ranks import check_heads, check_is_whole, num_ranks
 
 NO_INTERFACE = "its code does not call the attention interface of transformers"
 RECURRENT = "it has layers with a recurrent state, which is not position-free"
@@ -60,6 +60,8 @@ def layer_groups(
         "cascade": cascade,
         "key_bias": memories,
     }
+    if memories:
+        check_is_whole(model, "memories=True")
     groups = AttentionSpec.groups_from_hf(model.config, **options)
     if num_ranks(model) > 1:
         check_heads(model, groups[0].spec)

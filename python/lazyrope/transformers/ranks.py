@@ -47,6 +47,23 @@ def check_heads(model: Any, spec: AttentionSpec) -> None:
         )
 
 
+def check_is_whole(model: Any, name: str) -> None:
+    """Checks that no ranks divide a model for which a memory is made or read.
+
+    Args:
+        model: A model of transformers.
+        name: What was asked for, as the message names it.
+
+    Raises:
+        SpecError: Ranks divide the model.
+    """
+    if (ranks := num_ranks(model)) > 1:
+        raise SpecError(
+            f"{name} with a model that {ranks} ranks divide: each rank has other heads, so the memory of one rank is "
+            "wrong on the others. Load the model without tp_plan"
+        )
+
+
 class Ranks:
     """The ranks of one model. Every rank calls the methods in the same order."""
 
