@@ -380,6 +380,10 @@ def test_bad_tensors_and_specs_are_refused(tensors):
         (spec_of(mask="sliding_window", window=64), r'mask = "sliding_window"; a memory stands for a document'),
         (spec_of(mask="chunked", chunk=64), r'mask = "chunked"'),
         (spec_of(key_form="raw"), r'key_form = "raw"; a key of a memory is in another slot'),
+        (
+            spec_of(query_form="raw", temperature=lazyrope.QueryTemperature(beta=0.1, interval=8192)),
+            r'temperature with query_form = "raw": the kernel multiplies',
+        ),
         (spec_of(kv_dtype="float8_e4m3fn"), r'kv_dtype = "float8_e4m3fn"; memories are of pools'),
     ):
         with pytest.raises(SpecError, match=message):

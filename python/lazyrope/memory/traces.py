@@ -86,6 +86,11 @@ def refuse_unfit(spec: AttentionSpec, layer: int) -> None:
             f'{where} key_form = "{spec.key_form}"; a key of a memory is in another slot than its token, so it must be '
             'rotated by its index in the document: key_form = "local"'
         )
+    if spec.temperature is not None and spec.query_form == "raw":
+        raise SpecError(
+            f'{where} temperature with query_form = "raw": the kernel multiplies raw queries by it, and a memory is '
+            'fitted to rotated ones. Multiply the queries by it before the call, and give query_form = "rotated"'
+        )
     if spec.kv_dtype != spec.dtype:
         raise SpecError(
             f'{where} kv_dtype = "{spec.kv_dtype}"; memories are of pools in the model\'s own dtype, "{spec.dtype}"'
