@@ -370,6 +370,11 @@ def test_bad_tensors_and_specs_are_refused(tensors):
         ((keys, values[:-1]), queries, r"keys have 160 tokens and values 159"),
         ((keys, values[:, :1]), queries, r"values of layer 0 is .*\[160, 1, 64\]; it must be .*\[160, 2, 64\]"),
         ((keys, values), queries[:, :2], r"traces of layer 0 is .*; it must be floating-point \[320, 6, 64\]"),
+        (
+            (keys.to(torch.float8_e4m3fn), values),
+            queries,
+            r"keys of layer 0 is torch\.float8_e4m3fn .* at least 16 bits",
+        ),
         ((keys, values), [queries, queries], r"document has 1 layers and traces 2"),
         (keys, queries, r"document is Tensor; without an engine it must be a pair"),
         ((keys, values), "repeat", r"traces is str; without an engine it must be a tensor of queries"),

@@ -207,10 +207,12 @@ def _of_layers(name: str, given: Any, kind: type) -> list[Any]:
 
 
 def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
-    is_tensor = isinstance(tensor, torch.Tensor) and tensor.dtype.is_floating_point
+    is_tensor = isinstance(tensor, torch.Tensor) and tensor.dtype.is_floating_point and tensor.dtype.itemsize > 1
     if not is_tensor or tuple(tensor.shape) != shape or len(tensor) == 0:
         given = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, torch.Tensor) else repr(tensor)[:80]
-        raise SpecError(f"{name} is {given}; it must be floating-point {list(shape)} with at least one token")
+        raise SpecError(
+            f"{name} is {given}; it must be floating-point {list(shape)} of at least 16 bits, with a token or more"
+        )
 
 
 def _bytes_of(tensor: Tensor) -> bytes:
