@@ -99,11 +99,11 @@ class KernelFault(DriverError):
 
 
 class InaccurateMemory(_FieldsError):
-    """A memory of a document is less accurate than its caller allows.
+    """A memory of a document is less accurate than its caller allows, or its error is not finite.
 
     Attributes:
         layer: The first layer with such an error.
-        head: The KV head with the greatest error in that layer.
+        head: The KV head with the greatest error in that layer, or the first whose error is not finite.
         value: The relative error of its output on held-out traces.
     """
 

@@ -318,6 +318,32 @@ def test_max_error_names_the_layer_the_head_and_the_value(tensors):
     memory.build(spec_of(), document, traces, budget=48, max_error=1e6)
 
 
+@pytest.mark.parametrize("name", ["keys", "values", "queries"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_elements_that_are_not_finite_are_refused(tensors, name, value):
+    layers = {each: [x, x.clone()] for each, x in zip(("keys", "values", "queries"), tensors, strict=True)}
+    layers[name][1][7, 1, 3] = value
+    document = list(zip(layers["keys"], layers["values"], strict=True))
+    with pytest.raises(SpecError, match=f"the {name} of layer 1 have NaN or infinite elements"):
+        memory.build(spec_of(), document, layers["queries"], budget=48)
+
+
+@pytest.mark.parametrize("kind", ["compact", "states"])
+def test_an_error_that_is_not_finite_is_refused(tensors, kind):
+    """The squares of such values overflow, so the relative error is no number. A limit of the error is not needed."""
+    keys, values, queries = tensors
+    values = values * torch.tensor([1.0, 1e25])[:, None]
+    with pytest.raises(InaccurateMemory, match=r"layer 0, KV head 1: the errors on held-out traces are nan") as caught:
+        memory.build(spec_of(), (keys, values), queries, kind=kind, budget=48)
+    assert (caught.value.layer, caught.value.head) == (0, 1)
+
+
+def test_a_fit_that_is_not_finite_is_not_chosen(tensors, monkeypatch):
+    monkeypatch.setattr("lazyrope.memory.compact._fitted_values", lambda *given: torch.full_like(given[2], torch.nan))
+    found = built(tensors)
+    assert found.values.isfinite().all() and all("values" not in each for each in found.report.layers[0].chosen)
+
+
 def test_drift_warns_of_queries_unlike_the_traces(tensors):
     keys, values, queries = tensors
     found = built(tensors)

@@ -101,7 +101,7 @@ def build(
     Raises:
         SpecError: A value is not allowed, the attention has a window, chunks, raw keys or 8-bit pools, or the
             document's own keys and values would take no more bytes than the memory.
-        InaccurateMemory: A KV head's error is greater than max_error.
+        InaccurateMemory: A KV head's error is greater than max_error, or it is not finite.
         StoreFull: The engine's store has no room for the document.
         DocumentTooLarge: The document exceeds the store's budget.
     """
@@ -188,7 +188,17 @@ class _Builder:
         return heads
 
     def _check_error(self, layer: int) -> None:
-        errors = self._reports[layer].output_error
+        report = self._reports[layer]
+        errors = report.output_error
+        for head, values in enumerate(zip(errors, report.lse_error, strict=True)):
+            if not all(map(math.isfinite, values)):
+                raise InaccurateMemory(
+                    f"layer {layer}, KV head {head}: the errors on held-out traces are {values[0]:g} (output) and "
+                    f"{values[1]:g} (log-sum-exp): float32 has overflowed. Keep the document itself",
+                    layer=layer,
+                    head=head,
+                    value=values[0],
+                )
         head = max(range(len(errors)), key=errors.__getitem__)
         if self._max_error is not None and not errors[head] <= self._max_error:
             raise InaccurateMemory(

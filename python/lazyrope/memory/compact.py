@@ -123,7 +123,7 @@ def compact_heads(
     heads = list(_heads(keys, values, fitted, held, scores))
     candidates = [each for name in options.selections for each in _candidates(name, heads, keys.dtype, scores, options)]
     errors = torch.stack([each.output_error**2 + each.lse_error**2 for each in candidates])
-    best = errors.argmin(0).tolist()
+    best = errors.nan_to_num(nan=math.inf, posinf=math.inf).argmin(0).tolist()  # argmin alone prefers NaN
 
     def of_best(name: str) -> Tensor:
         return torch.stack([getattr(candidates[i], name)[head] for head, i in enumerate(best)])

@@ -59,9 +59,15 @@ def source_of(attention: Any, document: Any, traces: Any) -> Source:
     """Returns the document and the queries of its traces.
 
     Raises:
-        SpecError: A value is not allowed, or the attention is of a kind that has no memories.
+        SpecError: A value is not allowed or not finite, or the attention is of a kind that has no memories.
         StoreFull: The engine's store has no room for the document.
     """
+    source = _source_of(attention, document, traces)
+    _check_finite(source)
+    return source
+
+
+def _source_of(attention: Any, document: Any, traces: Any) -> Source:
     if hasattr(attention, "record") and hasattr(attention, "store"):
         return _of_engine(attention, document, traces)
     spec = attention if isinstance(attention, AttentionSpec) else getattr(attention, "spec", None)
@@ -213,6 +219,16 @@ def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
         raise SpecError(
             f"{name} is {given}; it must be floating-point {list(shape)} of at least 16 bits, with a token or more"
         )
+
+
+def _check_finite(source: Source) -> None:
+    for name, tensors in (("keys", source.keys), ("values", source.values), ("queries", source.queries)):
+        for layer, tensor in enumerate(tensors):
+            if not tensor.isfinite().all():
+                raise SpecError(
+                    f"the {name} of layer {layer} have NaN or infinite elements; a memory is fitted to finite ones. "
+                    "Look for an overflow in the model, or for slots that nothing has written"
+                )
 
 
 def _bytes_of(tensor: Tensor) -> bytes:
