@@ -74,22 +74,28 @@ class KeyBiases:
             memory: The memory.
 
         Raises:
-            StoreError: The memory's tensors do not have the pool's layers, heads or dtype.
+            StoreError: A tensor of the memory does not have the pool's layers, heads or dtype.
         """
-        self._written.update(page_ids)  # before the copy, so that an exception in it leaves no bias behind
         pages = torch.tensor(page_ids, device=self._array.device)
         page_size = self._array.shape[3]
         pad = len(page_ids) * page_size - len(memory)
         k_pool = pools[0][0]
-        expected = (len(self.layers), k_pool.shape[2], len(memory), k_pool.shape[3])
-        if tuple(memory.keys.shape) != expected or memory.keys.dtype != k_pool.dtype:
-            raise StoreError(
-                f"the memory has keys of {memory.keys.dtype} {list(memory.keys.shape)}; this pool needs "
-                f"{k_pool.dtype} {list(expected)}: layers, KV heads, slots, head_dim"
-            )
+        shape = (len(self.layers), k_pool.shape[2], len(memory))
+        for name, tensor in (("keys", memory.keys), ("values", memory.values)):
+            _check(name, tensor, k_pool.dtype, (*shape, k_pool.shape[3]))
+        _check("biases", memory.bias, self._array.dtype, shape)
+        self._written.update(page_ids)  # before the copy, so that an exception in it leaves no bias behind
         for layer, (keys, values) in enumerate(pools):
             for pool, rows in ((keys, memory.keys[layer]), (values, memory.values[layer])):
                 slots = torch.nn.functional.pad(rows.transpose(0, 1).to(pool.device), (0, 0, 0, 0, 0, pad))
                 pool[pages] = slots.unflatten(0, (-1, page_size))
             bias = torch.nn.functional.pad(memory.bias[layer].to(pages.device), (0, pad))
             self.layers[layer][pages] = bias.unflatten(1, (-1, page_size)).transpose(0, 1)
+
+
+def _check(name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        raise StoreError(
+            f"the memory has {name} of {tensor.dtype} {list(tensor.shape)}; this pool needs {dtype} {list(shape)}: "
+            "layers, KV heads, slots, and for keys and values head_dim"
+        )

@@ -236,15 +236,15 @@ class DocumentStore:
 
     @checked
     @exclusive
-    def fill(self, document: Document, memory: Precomputed) -> None:
-        """Copies a memory into the pages of its new document, which the caller then commits.
+    def fill(self, document: Document, memory: Precomputed, *, salt: str = "") -> None:
+        """Copies a memory into the pages of the new document that was acquired with it. The caller then commits it.
 
         Raises:
-            StoreError: The document is not being filled, or it is not that of the memory.
+            StoreError: The document is not being filled, or it was acquired with another memory or another salt.
         """
         document._require_state(self._monitor, "fill", State.FILLING)
-        if (document.num_tokens, document.num_positions) != (len(memory), memory.num_positions) or not self._biases:
-            raise StoreError(f"cannot fill {document._name}: it is not that of this memory of {len(memory)} slots")
+        if not self._biases or self._keys.key_of(memory, salt, "") != (document.key, document.num_tokens):
+            raise StoreError(f"cannot fill {document._name}: it was acquired with another memory or another salt")
         self._biases.write(self._layers, document.page_ids, memory)
 
     @checked
@@ -356,7 +356,7 @@ class DocumentStore:
                 document = self._begin(use, key, num_slots, positions_of(tokens))
                 if not document.is_ready:
                     if isinstance(tokens, Precomputed):
-                        self.fill(document, tokens)
+                        self.fill(document, tokens, salt=salt)
                     elif fill is not None:
                         fill(document)
                     self.commit(document)

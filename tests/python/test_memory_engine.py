@@ -155,6 +155,7 @@ def test_a_store_keeps_memories_under_its_budget(engine, compact, texts):
     other = DocumentStore(spec, budget="1MiB", memories=True, model="another", **options)
     with pytest.raises(StoreError, match="of another model"):
         other.acquire(compact)
+    _assert_fills_with_its_memory_alone(store, compact, texts["other"])
     document, is_new = store.acquire(texts["other"])
     assert is_new
     for layer in range(2):
@@ -258,6 +259,37 @@ def _with_states(model: Any, compact: Any, prompt: list[int]) -> torch.Tensor:
         return lambda q: compact.states(layer, q.transpose(0, 1))
 
     return logits_after(model, prompt, compact.num_positions, [over(layer) for layer in range(2)])
+
+
+def _assert_fills_with_its_memory_alone(store: DocumentStore, compact: Any, other: list[int]) -> None:
+    """A document takes no other memory of as many slots, and no tensors of another dtype or shape."""
+    document, is_new = store.acquire(compact, salt="tenant")
+    assert is_new
+    another = memory.CompactMemory(**{**compact.__dict__, "key": "2" * 64})
+    for given, salt in ((another, "tenant"), (compact, "")):
+        with pytest.raises(StoreError, match="it was acquired with another memory or another salt"):
+            store.fill(document, given, salt=salt)
+    for name, changed in (
+        ("keys", compact.keys.double()),
+        ("values", compact.values.double()),
+        ("values", compact.values[..., :-1]),
+        ("biases", compact.bias.double()),
+        ("biases", compact.bias[:1]),
+    ):
+        field = {"biases": "bias"}.get(name, name)
+        bad = memory.CompactMemory(**{**compact.__dict__, field: changed})
+        with pytest.raises(StoreError, match=rf"the memory has {name} of {changed.dtype} .*; this pool needs "):
+            store.fill(document, bad, salt="tenant")
+    store.fill(document, compact, salt="tenant")
+    store.commit(document)
+    _assert_holds(store, document, compact)
+    store.release(document)
+    store.clear()
+    document, _ = store.acquire(other[: len(compact)])
+    with pytest.raises(StoreError, match="it was acquired with another memory or another salt"):
+        store.fill(document, compact)
+    store.abandon(document)
+    store.release(document)
 
 
 def _assert_holds(store: DocumentStore, document: Any, compact: Any) -> None:

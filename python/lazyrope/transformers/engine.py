@@ -452,7 +452,7 @@ class Engine:
                 memories.append((document, part.tokens))
             elif new:
                 self._filling[document] = fill_of(part, document, held, size)
-        fill_memories(self.store, memories)
+        fill_memories(self.store, memories, generation.salt)
         fills = [self._filling.get(document) for document in held]
         run, question, layers = generation._run, generation.question, generation.recovery.select_layers
         layout = mode.layout(

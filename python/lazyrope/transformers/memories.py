@@ -45,12 +45,12 @@ def readable(memory: Any, store: DocumentStore, mode: str, recovery: Recovery) -
     return memory
 
 
-def fill_memories(store: DocumentStore, memories: Sequence[tuple[Document, Precomputed]]) -> None:
-    """Copies memories into the pages of new documents. If one fails, it and those after it are abandoned."""
+def fill_memories(store: DocumentStore, memories: Sequence[tuple[Document, Precomputed]], salt: str) -> None:
+    """Copies memories into the pages of new documents of a salt. If one fails, it and those after it are abandoned."""
     left = list(memories)
     try:
         while left:
-            store.fill(*left[0])
+            store.fill(*left[0], salt=salt)
             store.commit(left[0][0])
             left.pop(0)
     finally:
