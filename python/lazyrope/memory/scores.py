@@ -38,7 +38,7 @@ class Scores:
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
         """Returns the scores, float32 [..., queries, keys], of queries [..., queries, d] and keys [..., keys, d]."""
         score = (q * self.scale) @ k.transpose(-1, -2)
-        return score if self.softcap is None else torch.tanh(score / self.softcap) * self.softcap
+        return score if self.softcap is None else score.div_(self.softcap).tanh_().mul_(self.softcap)
 
 
 @dataclass
@@ -113,6 +113,10 @@ def biased_states(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scores: Scores)
         bias: The number that is added to the scores of each key, float32 [..., keys].
         scores: The scores of the layer.
     """
-    score = scores(q, k) + bias[..., None, :]
-    lse = score.logsumexp(-1)
-    return States(torch.exp(score - lse[..., None]) @ v, lse)
+    states = States(torch.empty_like(q), q.new_empty(q.shape[:-1]))
+    for rows in row_chunks(q.shape[-2], k.shape[:-1].numel()):
+        score = scores(q[..., rows, :], k).add_(bias[..., None, :])
+        lse = score.logsumexp(-1)
+        states.lse[..., rows] = lse
+        states.out[..., rows, :] = score.sub_(lse[..., None]).exp_() @ v
+    return states
