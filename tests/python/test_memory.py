@@ -68,11 +68,13 @@ def test_exact_states_agree_with_fp64(tensors):
 def test_states_do_not_depend_on_the_size_of_chunks(tensors, monkeypatch):
     keys, values, queries = tensors
     whole = exact_states(queries[:, 0], keys[:, 0], values[:, 0], SCORES)
-    monkeypatch.setattr("lazyrope.memory.scores.MAX_SCORES", 7 * TOKENS)
+    found = built(tensors)
+    biased = found.states(0, queries)
     monkeypatch.setattr(exact_states.__globals__["row_chunks"], "__defaults__", (7 * TOKENS,))
     parts = exact_states(queries[:, 0], keys[:, 0], values[:, 0], SCORES)
-    torch.testing.assert_close(parts.out, whole.out)
-    torch.testing.assert_close(parts.lse, whole.lse)
+    for given, expected in ((parts, whole), (found.states(0, queries), biased)):
+        torch.testing.assert_close(given.out, expected.out)
+        torch.testing.assert_close(given.lse, expected.lse)
 
 
 def test_non_negative_least_squares_meet_the_conditions_of_optimality():
@@ -113,6 +115,32 @@ def test_the_fitted_bias_and_values_are_optimal_over_the_traces(tensors):
         least = (p[:, :4] @ fitted[:4] + p[:, 4:] @ better - exact).norm()
         assert (p @ fitted - exact).norm() < 1.1 * least  # the ridge costs little
         assert (p @ values[chosen, head] - exact).norm() > 1.5 * least  # and the fit is worth something
+
+
+@pytest.mark.parametrize("deviation", [40, 60])
+def test_heads_with_peaked_attention_have_memories(deviation):
+    """All weights of the chosen keys underflow in some rows, because a query attends to one key that is not chosen."""
+    generator = torch.Generator().manual_seed(deviation)
+    keys, values, queries = (torch.randn(n, KV_HEADS, HEAD_DIM, generator=generator) for n in (TOKENS, TOKENS, 200))
+    found = memory.build(
+        spec_of(num_q_heads=KV_HEADS), (keys, values), queries * deviation, budget=20, exact=0, fit="values"
+    )
+    assert found.values.isfinite().all() and found.bias.isfinite().all()
+
+
+def test_values_stay_as_they_are_where_they_cannot_be_fitted(tensors, monkeypatch):
+    factor = torch.linalg.cholesky_ex
+
+    def fail_in_first_head(gram: torch.Tensor) -> Any:
+        found, info = factor(gram)
+        found[0] = torch.nan
+        return found, info.index_fill(0, torch.tensor([0]), 1)
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", fail_in_first_head)
+    found = built(tensors, fit="values", selection="mass")
+    values = tensors[1]
+    assert torch.equal(found.values[0, 0], values[found.index[0, 0].long(), 0])
+    assert not torch.equal(found.values[0, 1], values[found.index[0, 1].long(), 1])
 
 
 def test_exact_tokens_are_stored_as_they_are(tensors):

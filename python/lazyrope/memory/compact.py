@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import nnls
-from .scores import Scores, States, Usage, biased_states, exact_states, row_chunks
+from .scores import MAX_SCORES, Scores, States, Usage, biased_states, exact_states, row_chunks
 
 if TYPE_CHECKING:
     Tensor = Any
@@ -108,8 +108,8 @@ def compact_heads(
 ) -> CompactHeads:
     """Makes the compact memory of one layer.
 
-    The greatest matrices are of MAX_SCORES scores (two of float32), and of the normal equations: three of float64
-    [kv_heads, budget, budget].
+    The greatest matrices are of MAX_SCORES scores (two of float32), and of the normal equations: four of float64
+    [kv_heads, budget, budget]. The keys, values and queries of all KV heads are in float32.
 
     Args:
         keys: The document's keys, rotated by their index, [tokens, kv_heads, d].
@@ -196,14 +196,14 @@ def _candidate(
     return _Candidate(selection, fit, index, values, bias, torch.stack(output), torch.stack(lse))
 
 
-def _shares(head: _Head, k: Tensor, scores: Scores) -> Iterator[tuple[slice, Tensor]]:
-    """Yields the exact softmax weights of chosen keys, float32 [queries, chosen], in chunks of queries.
+def _log_shares(head: _Head, k: Tensor, scores: Scores) -> Iterator[tuple[slice, Tensor]]:
+    """Yields the logs of the exact softmax weights of chosen keys, float32 [queries, chosen], in chunks of queries.
 
     Products of a chunk are in float32, and sums over chunks in float64: the ridge and the diagonal scaling leave room
     for the rounding of float32, which is much faster on most devices.
     """
-    for rows in row_chunks(len(head.q), len(k), MAX_ROWS * len(k)):
-        yield rows, torch.exp(scores(head.q[rows], k) - head.states.lse[rows, None])
+    for rows in row_chunks(len(head.q), len(k), min(MAX_SCORES, MAX_ROWS * len(k))):
+        yield rows, scores(head.q[rows], k).sub_(head.states.lse[rows, None])
 
 
 def _fitted_weights(heads: Sequence[_Head], keys: Tensor, weights: Tensor, scores: Scores, exact: int) -> Tensor:
@@ -216,7 +216,8 @@ def _fitted_weights(heads: Sequence[_Head], keys: Tensor, weights: Tensor, score
     for head, k in zip(heads, keys, strict=True):
         gram = torch.zeros((len(k), len(k)), dtype=torch.float64, device=k.device)
         total = gram.new_zeros(len(k))
-        for _, shares in _shares(head, k, scores):
+        for _, log_shares in _log_shares(head, k, scores):
+            shares = log_shares.exp_()
             gram += shares.T @ shares
             total += shares.sum(0)
         grams.append(gram[exact:, exact:])
@@ -236,9 +237,9 @@ def _fitted_values(
     for head, k, v, w in zip(heads, keys, values, weights, strict=True):
         gram = torch.zeros((len(k), len(k)), dtype=torch.float64, device=k.device)
         target = gram.new_zeros(v.shape)
-        for rows, shares in _shares(head, k, scores):
-            shares *= w.float()
-            shares /= shares.sum(-1, keepdim=True)
+        for rows, log_shares in _log_shares(head, k, scores):
+            # softmax subtracts the maximum, so a row does not underflow to 0 / 0 where no chosen key has much weight.
+            shares = log_shares.add_(w.log().float()).softmax(-1)
             gram += shares.T @ shares
             target += shares.T @ (head.states.out[rows] - shares @ v)
         grams.append(gram[exact:, exact:])
@@ -246,5 +247,7 @@ def _fitted_values(
     gram = torch.stack(grams)
     diagonal = gram.diagonal(dim1=-2, dim2=-1)
     diagonal += RIDGE * diagonal.mean(-1, keepdim=True) + 1e-30
-    change = torch.cholesky_solve(torch.stack(targets), torch.linalg.cholesky(gram))
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    change = torch.cholesky_solve(torch.stack(targets), factor)
+    change = torch.where(failed[:, None, None] == 0, change, 0)  # a head without a factor keeps its values
     return torch.cat([values[:, :exact], values[:, exact:] + change.float()], dim=1)
