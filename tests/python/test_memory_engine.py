@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import weakref
 from typing import Any
 
 import lazyrope
@@ -56,6 +57,38 @@ def test_recorded_queries_are_those_that_attend(engine, texts):
         assert_near(other, q.float())
     first = engine.record(texts["prompt"][:split], [texts["document"]])
     assert_near(first[1], queries[1][:split].float())
+    assert_nothing_is_held(engine)
+
+
+def test_recorded_queries_are_freed(engine, texts, monkeypatch):
+    """Neither the engine's pass nor the construction of a memory keeps them, whether a pass succeeds or fails."""
+    prompt, documents = texts["prompt"], [texts["document"]]
+    of_record = [weakref.ref(q) for q in engine.record(prompt, documents)]
+    assert engine._runner._pass._recorded == [] and all(q() is None for q in of_record)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._runner.backend, "reading_of", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            engine.record(prompt, documents)
+    assert engine._runner._pass._recorded == []
+    record, lookup, alive = engine.record, engine.store.lookup, []
+
+    def recording(*given: Any) -> list[torch.Tensor]:
+        found = record(*given)
+        of_record.extend(weakref.ref(q) for q in found)
+        return found
+
+    def looking(*given: Any) -> Any:
+        alive.append(sum(q() is not None for q in of_record))
+        return lookup(*given)
+
+    monkeypatch.setattr(engine, "record", recording)
+    monkeypatch.setattr(engine.store, "lookup", looking)
+    memory.build(engine, texts["document"], [texts["traces"], prompt], budget=37)
+    assert len(of_record) == 6 and alive == [0]
     assert_nothing_is_held(engine)
 
 

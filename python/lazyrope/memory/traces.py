@@ -129,13 +129,17 @@ def _of_engine(engine: Any, document: Any, traces: Any) -> Source:
     for layer, spec in enumerate(specs):
         refuse_unfit(spec, layer)
     texts = _texts(engine, tokens, traces)
-    recorded = [engine.record(text, [tokens]) for text in texts]
-    queries = [torch.cat(layers) for layers in zip(*recorded, strict=True)]
+    queries = _joined([engine.record(text, [tokens]) for text in texts])
     with _stored(engine.store, tokens) as stored:
         keys, values = ([_gathered(pool(i), stored) for i in range(len(specs))] for pool in _pools(engine.store))
     model = engine.store.model_key
     digest = _digest(model, *(int64_array(text).tobytes() for text in (tokens, *texts)))
     return Source(specs, keys, values, queries, model, digest)
+
+
+def _joined(recorded: list[list[Tensor]]) -> list[Tensor]:
+    """Returns each layer's queries of all texts, and takes them out of the given lists, so that they exist once."""
+    return [torch.cat([layers.pop(0) for layers in recorded]) for _ in range(len(recorded[0]))]
 
 
 def _specs_of(backend: Any) -> list[AttentionSpec]:

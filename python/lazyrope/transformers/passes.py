@@ -185,6 +185,10 @@ class Pass:
         if self._meter is not None:
             self._meter.finish()
 
+    def release_jobs(self) -> None:
+        """Drops the jobs of a pass that has ended or failed, so that the recorded queries can be freed."""
+        self._recorded = []
+
 
 def _recorded(work: Work) -> list[tuple[Job, slice]]:
     """Returns the jobs of a pass whose queries are wanted, with their rows."""
@@ -224,6 +228,17 @@ class Runner:
         if self._graphs is not None and (graph := self._graphs.of(work, packed)) is not None:
             return graph.run(self, work, packed, views, temperature)
         layers = self._pass if packed.masses is None else self._measuring_pass
+        try:
+            logits = self._run_layers(layers, work, packed, views)
+        finally:
+            layers.release_jobs()
+        _store_logits(work, logits[len(work.rows) :])
+        chosen = self.sample(logits[: len(work.rows)], temperature if any(temperatures) else None)
+        self.backend.ranks.agree(chosen)
+        return [int(token) for token in chosen.tolist()]
+
+    def _run_layers(self, layers: Pass, work: Work, packed: Packed, views: dict[str, Tensor]) -> Tensor:
+        """Runs the layers of a pass that is not captured, and returns its logits."""
         layers.update(packed, views, work)
         num_layers = self.model.config.num_hidden_layers
         num_layers = min(num_layers, work.num_layers or num_layers)
@@ -233,10 +248,7 @@ class Runner:
                 rows = torch.cat([views["last"], views["kept"]]) if packed.size("kept") else views["last"]
                 logits = self.logits(views["ids"], views["positions"], rows, layers)
         layers.finish()
-        _store_logits(work, logits[len(work.rows) :])
-        chosen = self.sample(logits[: len(work.rows)], temperature if any(temperatures) else None)
-        self.backend.ranks.agree(chosen)
-        return [int(token) for token in chosen.tolist()]
+        return logits
 
     def _to_device(self, packed: Packed) -> Tensor:
         data = torch.from_numpy(packed.data)
