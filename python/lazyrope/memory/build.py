@@ -25,7 +25,7 @@ from .memories import (
 )
 from .report import LayerReport, Report
 from .scores import Scores, States, exact_states
-from .states import AVERAGES, LOOKUPS, StateHeads, StatesOptions, looked_up, state_heads
+from .states import AVERAGES, LOOKUPS, StateHeads, StatesOptions, looked_up, num_groups, state_heads
 from .traces import Source, held_out, key_of, source_of
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _check_budget(source: Source, arguments: dict[str, Any]) -> None:
         columns = 2 if arguments["tangent"] else 1
         size = budget * (keys * spec.head_dim * itemsize + spec.num_q_heads * (columns * spec.head_dim * itemsize + 4))
         if arguments["two_level"]:
-            size += keys * (budget * 4 + math.ceil(math.sqrt(budget)) * spec.head_dim * itemsize)
+            size += keys * (budget * 4 + num_groups(budget) * spec.head_dim * itemsize)
         size += 2 * spec.num_kv_heads * exact * spec.head_dim * itemsize
     else:
         if budget <= exact or budget > tokens:

@@ -111,13 +111,20 @@ def state_heads(keys: Tensor, values: Tensor, fitted: Tensor, scores: Scores, op
     return StateHeads(**{name: torch.stack(parts) for name, parts in found.items()})
 
 
+def num_groups(entries: int) -> int:
+    """Returns how many groups K entries have with two levels.
+
+    A look-up scans C centres and PROBES * K / C entries, which is least where both are alike.
+    """
+    return min(entries, math.ceil(math.sqrt(PROBES * entries)))
+
+
 def _add_key(
     found: dict[str, list[Tensor]], key: Tensor, dtype: torch.dtype, options: StatesOptions, generator: torch.Generator
 ) -> None:
     groups, group_of = key[:0], torch.zeros(len(key), dtype=torch.long, device=key.device)
     if options.two_level:
-        # A look-up scans C centres and PROBES * K / C entries, which is least where both are alike.
-        count = min(len(key), math.ceil(math.sqrt(PROBES * len(key))))
+        count = num_groups(len(key))
         group_of = clusters_of(key, count, generator)
         groups = unit(means(key, group_of, count))
     found["keys"].append(key.to(dtype))
