@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import pickle
+import stat
 import warnings
 from typing import Any
 
@@ -17,6 +19,7 @@ from lazyrope.errors import InaccurateMemory
 from lazyrope.memory import nnls
 from lazyrope.memory.compact import MIN_WEIGHT, CompactOptions, compact_heads
 from lazyrope.memory.kmeans import clusters_of, means, unit
+from lazyrope.memory.memories import states_bytes
 from lazyrope.memory.scores import Scores, Usage, exact_states
 from lazyrope.memory.states import StatesOptions, looked_up, state_heads
 from lazyrope.memory.traces import held_out
@@ -244,6 +247,15 @@ def test_a_two_level_look_up_mostly_finds_the_nearest_entry(tensors):
     assert (probed <= exact + 1e-5).all() and (probed > exact - 1e-5).float().mean() > 0.9
 
 
+@pytest.mark.parametrize("two_level", [False, True])
+def test_a_refused_budget_has_the_bytes_of_its_states(tensors, two_level):
+    keys, values, queries = tensors
+    options = StatesOptions(100, tangent=True, two_level=two_level)
+    size, _ = states_bytes(state_heads(keys, values, queries, SCORES, options))
+    with pytest.raises(SpecError, match=f"the memory would take {size} bytes"):
+        built(tensors, kind="states", budget=100, tangent=True, two_level=two_level)
+
+
 def test_clusters_are_of_near_directions():
     centres = torch.eye(8)[:4]
     x = centres.repeat_interleave(25, 0) * torch.rand(100, 1) + 0.05 * torch.randn(100, 8)
@@ -330,6 +342,19 @@ def test_a_failed_save_leaves_the_old_file(tensors, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         memory.save(built(tensors, budget=20), file)
     assert file.read_bytes() == before and [each.name for each in tmp_path.iterdir()] == ["a.memory"]
+
+
+def test_a_file_has_the_mode_of_the_umask_or_of_the_file_before(tensors, tmp_path):
+    file, found = tmp_path / "a.memory", built(tensors)
+    umask = os.umask(0o027)
+    try:
+        memory.save(found, file)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o640
+        file.chmod(0o604)
+        memory.save(found, file)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o604
+    finally:
+        os.umask(umask)
 
 
 def test_max_error_names_the_layer_the_head_and_the_value(tensors):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
+import shutil
 import struct
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ LENGTH = struct.Struct("<Q")
 def save(memory: Memory, path: str | os.PathLike[str]) -> None:
     """Writes a memory to a file. If it fails, a file that was there before is unchanged.
 
+    A file that is replaced keeps its permissions. A new one has those of the process's umask.
+
     Raises:
         OSError: The file cannot be written.
     """
@@ -49,18 +52,20 @@ def save(memory: Memory, path: str | os.PathLike[str]) -> None:
         }
     ).encode()
     digest = hashlib.sha256()
-    descriptor, unfinished = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(unfinished, "xb") as file:  # tempfile's files have mode 0600, whatever the umask
             for part in (MAGIC, LENGTH.pack(len(header)), header, *map(_bytes_of, tensors.values())):
                 file.write(part)
                 digest.update(part)
             file.write(digest.digest())
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, unfinished)
         os.replace(unfinished, target)
     except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
 
 
