@@ -94,9 +94,11 @@ def build(
         max_error: The greatest relative error of the output that any KV head may have on held-out traces, or None.
 
     Returns:
-        The memory. Its ``report`` has the errors. Beside the document and the traces, the construction of a layer takes
-        at most about 2 x 4 x 2^26 bytes of scores, the layer's keys, values and queries in float32, and, for "compact",
-        four matrices of float64 [kv_heads, budget, budget].
+        The memory. Its ``report`` has the errors on held-out traces. With fit="auto" or selection="auto", these traces
+        also choose among the candidates of each KV head, so the errors are slightly optimistic. Beside the document and
+        the traces, the construction of a layer takes at most about 2 x 4 x 2^26 bytes of scores, the keys, values and
+        queries of all KV heads of the layer in float32, and, for "compact", four matrices of float64
+        [kv_heads, budget, budget].
 
     Raises:
         SpecError: A value is not allowed, the attention has a window, chunks, raw keys or 8-bit pools, or the
