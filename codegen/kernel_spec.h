@@ -62,9 +62,9 @@ struct KernelSpec {
   bool batch_invariant = false;   // output bits do not depend on the other requests of the batch
   bool has_odd_kv_heads = false;  // if true, KV heads cannot be paired in work tiles
   std::optional<QueryTemperature> temperature = {};  // kernels apply it to raw queries alone
-  bool cascade = false;    // segments that several requests read are read once for all of them
-  bool page_mass = false;  // calls can give the attention mass of each run of 16 slots
-  bool key_bias = false;   // calls add a bias to the scores of each key, one for each KV head
+  bool cascade = false;         // segments that several requests read are read once for all of them
+  bool page_mass = false;       // calls can give the attention mass of each run of 16 slots
+  bool key_bias = false;        // calls add a bias to the scores of each key, one for each KV head
   bool packed_prefill = false;  // prefill may copy keys first, so that blocks mix documents
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }

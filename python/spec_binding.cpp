@@ -75,8 +75,7 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
                         std::optional<int> window, std::optional<int> chunk,
                         std::optional<double> softcap, bool sinks, const py::object& kv_dtype,
                         bool batch_invariant, std::optional<QueryTemperature> temperature,
-                        bool cascade, bool page_mass, bool key_bias,
-                        bool packed_prefill) {
+                        bool cascade, bool page_mass, bool key_bias, bool packed_prefill) {
   AttentionSpec spec;
   spec.head_dim = head_dim;
   spec.num_q_heads = num_q_heads;
@@ -110,8 +109,7 @@ std::optional<std::string> optional_dtype_name(const py::object& dtype) {
 // Returns the spec with the arguments of from_hf() that are no part of the config.
 AttentionSpec with_arguments(AttentionSpec spec, const std::string& query_form,
                              const py::object& kv_dtype, bool batch_invariant, int ranks,
-                             bool cascade, bool page_mass, bool key_bias,
-                        bool packed_prefill) {
+                             bool cascade, bool page_mass, bool key_bias, bool packed_prefill) {
   spec.query_form = rope_form_from(query_form);
   spec.append_form = spec.append_form_by_default();
   spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
@@ -128,11 +126,11 @@ AttentionSpec spec_from_hf(const py::object& config, const py::object& dtype,
                            const std::string& query_form, std::optional<int> layer,
                            const py::object& kv_dtype, bool batch_invariant, int ranks,
                            std::optional<int> max_model_len, const std::string& key_form,
-                           bool cascade, bool page_mass, bool key_bias,
-                        bool packed_prefill) {
+                           bool cascade, bool page_mass, bool key_bias, bool packed_prefill) {
   return with_arguments(attention_spec_from_hf(config_text(config), optional_dtype_name(dtype),
                                                layer, {max_model_len, key_form_from(key_form)}),
-                        query_form, kv_dtype, batch_invariant, ranks, cascade, page_mass, key_bias, packed_prefill);
+                        query_form, kv_dtype, batch_invariant, ranks, cascade, page_mass, key_bias,
+                        packed_prefill);
 }
 
 std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::object& dtype,
@@ -246,21 +244,23 @@ void bind_spec(py::module_& module) {
            py::arg("softcap") = py::none(), py::arg("sinks") = false,
            py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
            py::arg("temperature") = py::none(), py::arg("cascade") = false,
-           py::arg("page_mass") = false, py::arg("key_bias") = false, py::arg("packed_prefill") = false)
+           py::arg("page_mass") = false, py::arg("key_bias") = false,
+           py::arg("packed_prefill") = false)
       .def_static("from_hf", &spec_from_hf, py::arg("config"), py::kw_only(),
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("layer") = py::none(), py::arg("kv_dtype") = py::none(),
                   py::arg("batch_invariant") = false, py::arg("tensor_parallel") = 1,
                   py::arg("max_model_len") = py::none(), py::arg("key_form") = "local",
                   py::arg("cascade") = false, py::arg("page_mass") = false,
-                  py::arg("key_bias") = false, py::arg("packed_prefill") = false, py::call_guard<LogDelivery>())
+                  py::arg("key_bias") = false, py::arg("packed_prefill") = false,
+                  py::call_guard<LogDelivery>())
       .def_static("groups_from_hf", &groups_from_hf, py::arg("config"), py::kw_only(),
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
                   py::arg("tensor_parallel") = 1, py::arg("max_model_len") = py::none(),
                   py::arg("key_form") = "local", py::arg("cascade") = false,
-                  py::arg("page_mass") = false, py::arg("key_bias") = false, py::arg("packed_prefill") = false,
-                  py::call_guard<LogDelivery>())
+                  py::arg("page_mass") = false, py::arg("key_bias") = false,
+                  py::arg("packed_prefill") = false, py::call_guard<LogDelivery>())
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)

@@ -60,10 +60,10 @@ void update(Step& step, const StepTensors& tensors, Stream stream = nullptr, boo
 
 // The same from requests on the host, which are copied to the device on the stream. A step that is
 // planned so has room for what the batch has room for. With raw keys or packed_prefill on Hopper,
-// the step also allocates scratch for the rotated keys of the batch's present requests, if that takes at most
-// 1 GiB and the capacity of the batch has no rotated_tokens. Both are refused while the stream is
-// captured; a graph captured before replays with the new requests. The batch must live as long as
-// the step.
+// the step also allocates scratch for the rotated keys of the batch's present requests, if that
+// takes at most 1 GiB and the capacity of the batch has no rotated_tokens. Both are refused while
+// the stream is captured; a graph captured before replays with the new requests. The batch must
+// live as long as the step.
 std::shared_ptr<Step> plan(const Attention& attention, Batch& batch, PoolFormat format = {},
                            Stream stream = nullptr, bool check = false);
 void update(Step& step, Batch& batch, Stream stream = nullptr, bool check = false);

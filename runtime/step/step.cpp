@@ -30,8 +30,8 @@ int complete_rotated_tokens(const StepCapacity& capacity, const StepShape& shape
   check_count("rotated_tokens", capacity.rotated_tokens, 0);
   if (capacity.rotated_tokens > most)
     throw SpecError(fmt::format("capacity: rotated_tokens = {}{}; it must be at most {}",
-                                capacity.rotated_tokens,
-                                shape.packed ? " with packed_prefill" : "", most));
+                                capacity.rotated_tokens, shape.packed ? " with packed_prefill" : "",
+                                most));
   const int rows = capacity.tokens_per_request * shape.group_size;
   return shape.rotated && rows > config.decode.rows_per_head() ? capacity.rotated_tokens : 0;
 }

@@ -35,7 +35,7 @@ std::int64_t tokens_of(const TuningWorkload& w) { return std::int64_t{w.batch} *
 
 // Returns the bytes of a page's biases of keys.
 std::int64_t bias_bytes(const AttentionSpec& spec) {
-  return kTuningPage * spec.num_kv_heads * std::int64_t{kFloatBytes};
+  return std::int64_t{kTuningPage} * spec.num_kv_heads * kFloatBytes;
 }
 
 // Returns the bytes of a page of keys, or of values.
@@ -192,6 +192,14 @@ TuningMetadata metadata_of(const TuningWorkload& workload) {
   return m;
 }
 
+std::vector<float> normal_floats(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
 std::vector<std::byte> normal_values(Dtype dtype, std::size_t count, unsigned seed) {
   const Format format = format_of(dtype);
   const auto bytes = static_cast<std::size_t>(format.bytes);
@@ -221,10 +229,7 @@ TuningPool::TuningPool(std::shared_ptr<const Device> device, const AttentionSpec
   keys_ = filled(device_, std::span(values).first(values.size() / 2), bytes);
   values_ = filled(device_, std::span(values).last(values.size() / 2), bytes);
   if (!spec.key_bias) return;
-  std::mt19937 random(kSeed + 2);
-  std::normal_distribution<float> normal;
-  std::vector<float> biases(kRandomBiases);
-  for (float& bias : biases) bias = normal(random);
+  const std::vector<float> biases = normal_floats(kRandomBiases, kSeed + 2);
   biases_ = filled(device_, std::as_bytes(std::span(biases)),
                    static_cast<std::size_t>(pages_ * bias_bytes(spec)));
 }

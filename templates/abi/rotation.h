@@ -1,5 +1,5 @@
-// Launch parameters of plan_rotation, plan_packing and rotate_keys, which fill a step's scratch with
-// rotated keys. runtime/step fills them in, and runtime/attention the caller's pool.
+// Launch parameters of plan_rotation, plan_packing and rotate_keys, which fill a step's scratch
+// with rotated keys. runtime/step fills them in, and runtime/attention the caller's pool.
 //
 // The scratch has pages of one run, kRunSlots slots. With plan_rotation, which serves raw keys, a
 // segment takes consecutive pages, and its tokens have the same slots in them as in the runs of the
@@ -16,7 +16,8 @@ inline constexpr int kPlanRotationThreads = 256;
 inline constexpr int kRotateKeysThreads = 256;
 inline constexpr int kRotateKeysCtasPerSm = 3;
 
-// Shared memory of plan_rotation and plan_packing: one word a warp for the scan over the CTA, and one a thread.
+// Shared memory of plan_rotation and plan_packing: one word a warp for the scan over the CTA, and
+// one a thread.
 inline constexpr int kPlanRotationSharedBytes =
     (kPlanRotationThreads / 32 + kPlanRotationThreads) * 4;
 
@@ -56,8 +57,8 @@ struct RotationHeader {
 static_assert(sizeof(RotationHeader) == 16);
 
 // The arrays from which the planner plans attention over the scratch. plan_rotation or plan_packing
-// writes them, so that they have a place for each element of the caller's arrays. The last three are
-// null with plan_rotation: the caller's hold.
+// writes them, so that they have a place for each element of the caller's arrays. The last three
+// are null with plan_rotation: the caller's hold.
 struct RotatedInputs {
   int32* q_indptr;    // [num_requests + 1]: the caller's, or all 0 if the scratch does not suffice
   int32* first_page;  // [num_segments]: first page of the scratch

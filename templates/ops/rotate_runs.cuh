@@ -1,6 +1,6 @@
-// Rotation of keys of a pool into a step's scratch. A row is one KV head of a slot, and a task is a part of its columns: a unit of the pairing or, after these, a run of columns that is
-// not rotated. Where the pairing allows it, a unit consists of whole chunks of 16 bytes
-// (ops/chunk_pairing.cuh).
+// Rotation of keys of a pool into a step's scratch. A row is one KV head of a slot, and a task is a
+// part of its columns: a unit of the pairing or, after these, a run of columns that is not rotated.
+// Where the pairing allows it, a unit consists of whole chunks of 16 bytes (ops/chunk_pairing.cuh).
 //
 // A thread has the same task of kHeads KV heads of a slot, because these share the angles of the
 // rotation. Their loads come first, so that their latencies overlap.
@@ -38,8 +38,8 @@ struct PackedSlots {
   }
 };
 
-// Spec has Element, Pairing, kHeadDim, kFactor and frequencies() for the rotation of keys. Source is
-// RawRuns or PackedSlots.
+// Spec has Element, Pairing, kHeadDim, kFactor and frequencies() for the rotation of keys. Source
+// is RawRuns or PackedSlots.
 template <class Spec, class Source>
 class RunRotator {
   using Pairing = typename WidestPairing<typename Spec::Pairing>::Type;
