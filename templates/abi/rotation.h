@@ -25,9 +25,8 @@ inline constexpr int kPlanRotationSharedBytes =
 // of as many segments as a CTA has threads, each of at most the slots of the scratch and one more.
 inline constexpr int32 kMaxScratchRuns = 1 << 22;
 inline constexpr int32 kMaxPackedRuns = 1 << 18;
-static_assert(int64{kPlanRotationThreads} * (kMaxPackedRuns * kRunSlots + 1) +
-                  kMaxPackedRuns * kRunSlots <
-              int64{1} << 31);
+inline constexpr int64 kMostPackedSlots = int64{kMaxPackedRuns} * kRunSlots + 1;
+static_assert((kPlanRotationThreads + 1) * kMostPackedSlots < int64{1} << 31);
 
 // A run of slots of the pool, which rotate_keys copies to one page of the scratch. plan_rotation
 // writes it.
