@@ -48,6 +48,20 @@ class Signature:
         return [p.name for p in self.by_position if p.is_required]
 
 
+def as_count(name: str, value: Any, least: int) -> int:
+    """Returns an integer of any type as an int.
+
+    Raises:
+        SpecError: It is no integer, or less than `least`.
+    """
+    try:
+        if not isinstance(value, bool) and (count := operator.index(value)) >= least:
+            return count
+    except TypeError:
+        pass
+    raise SpecError(f"{name} = {value!r:.80}; it must be an integer, at least {least}")
+
+
 def refuse(name: str, signatures: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Raises the error of a call of the extension module, if no overload takes the arguments.
 

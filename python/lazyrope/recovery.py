@@ -37,13 +37,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
+from ._checks import as_count
 from ._keys import int64_array
 from ._precomputed import Precomputed, positions_of
 from .errors import SpecError
@@ -111,10 +111,10 @@ class Recovery:
     def __post_init__(self) -> None:
         if not isinstance(self.level, str) or self.level not in LEVELS:
             raise SpecError(f"recovery = {self.level!r:.80}; it must be one of {', '.join(LEVELS)}")
-        object.__setattr__(self, "overlay_tokens", _count("overlay_tokens", self.overlay_tokens, least=0))
-        object.__setattr__(self, "question_tokens", _count("question_tokens", self.question_tokens, least=1))
+        object.__setattr__(self, "overlay_tokens", as_count("overlay_tokens", self.overlay_tokens, least=0))
+        object.__setattr__(self, "question_tokens", as_count("question_tokens", self.question_tokens, least=1))
         if self.select_layers is not None:
-            object.__setattr__(self, "select_layers", _count("select_layers", self.select_layers, least=1))
+            object.__setattr__(self, "select_layers", as_count("select_layers", self.select_layers, least=1))
         object.__setattr__(self, "share", _share(self.share))
         for name in ("attention_temperature", "lse_scale"):
             object.__setattr__(self, name, _positive(name, getattr(self, name)))
@@ -159,16 +159,6 @@ class Recovery:
     def shown_prefix(self) -> tuple[int, ...]:
         """The prefix that documents and prompts see. It is empty at level "none"."""
         return () if self.level == "none" else self.prefix
-
-
-def _count(name: str, value: Any, *, least: int) -> int:
-    """Returns an integer of any type that is at least so much as an int."""
-    try:
-        if not isinstance(value, bool) and (count := operator.index(value)) >= least:
-            return count
-    except TypeError:
-        pass
-    raise SpecError(f"{name} = {value!r:.80}; it must be an integer, at least {least}")
 
 
 def _share(value: Any) -> float:

@@ -164,8 +164,7 @@ void check_key_bias(const AttentionSpec& spec, const PoolTensors& pool, const Po
   if (spec.key_bias && !pool.key_bias)
     throw SpecError(
         "the spec has key_bias; give key_bias=, a float32 tensor [pages, kv_heads, page_size], 0 "
-        "for "
-        "keys without a bias");
+        "for keys without a bias");
   if (!spec.key_bias && pool.key_bias)
     throw SpecError("key_bias is given; the spec has none (key_bias=True makes calls take it)");
   if (!pool.key_bias) return;

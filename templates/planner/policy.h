@@ -82,9 +82,9 @@ inline constexpr int32 kMaxFixedSplits = 16;
 // allowed. It is about the number of SMs of a GPU. A request with more tiles has one split per
 // tile.
 inline constexpr int32 kMaxRequestSplits = 128;
-// What attention to packed keys saves (kernel/plan_packing.cu.in), in the tokens that rotate_keys
-// copies in the same time: a KV block of a query tile, and a segment, for which the tile's queries
-// are rotated. They follow from the times of prefill with 32 and 8 heads of 128 columns, and from
+// Packed keys save time (kernel/plan_packing.cu.in). Its unit is a token that rotate_keys copies:
+// the time of a KV block of a query tile, and of a segment, for which the tile's queries are
+// rotated. They follow from the times of prefill with 32 and 8 heads of 128 columns, and from
 // the bytes that copying reads and writes. Both grow alike with the columns and the KV heads.
 inline constexpr int32 kPackedBlockTokens = 38;
 inline constexpr int32 kPackedSegmentTokens = 8;

@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 
 
 class _Driver:
-    """What Triton and vLLM ask of a driver when kernels are interpreted."""
+    """A driver that answers what Triton and vLLM ask when kernels are interpreted."""
 
     @classmethod
     def is_active(cls) -> bool:

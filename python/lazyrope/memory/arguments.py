@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import SpecError
-
-
-def as_count(name: str, value: Any, least: int) -> int:
-    """Returns an integer of any type as an int.
-
-    Raises:
-        SpecError: It is no integer, or less than `least`.
-    """
-    try:
-        if not isinstance(value, bool) and (count := operator.index(value)) >= least:
-            return count
-    except TypeError:
-        pass
-    raise SpecError(f"{name} = {value!r:.80}; it must be an integer, at least {least}")
 
 
 def as_name(name: str, value: Any, allowed: Sequence[str]) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._checks import as_count
 from ..errors import InaccurateMemory, SpecError
-from .arguments import as_count, as_limit, as_name, as_share
+from .arguments import as_limit, as_name, as_share
 from .compact import FITS, SELECTIONS, CompactOptions, compact_heads
 from .drift import typical_of
 from .memories import (

@@ -55,7 +55,7 @@ class RowConsumer {
   // operands' descriptors in the lanes' registers, and copy them for each product.
   static constexpr bool kStepsBeforeLoop = kHeadDim != 128;
   // If queries include the softmax scale, scores begin as their biases, and the product is added.
-  // That takes less time, while the warp waits until it may issue products.
+  // The warp loads the biases while it waits until it may issue products.
   static constexpr bool kStartsWithBias =
       Spec::kHasKeyBias && Memory::kScalesQueries && !(Spec::kSoftcap > 0.0f);
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
