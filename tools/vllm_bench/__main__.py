@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.vllm_bench import report
-from tools.vllm_bench.arms import Setup
+from tools.vllm_bench.arms import Setup, engines
 from tools.vllm_bench.cells import ARMS, GIB, LOADS, Cell, cells
 from tools.vllm_bench.measure import Times
 
@@ -43,6 +43,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="only the cells whose names have one of these texts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="a seed runs all cells before the next")
     parser.add_argument("--minutes", type=float, default=1e9, help="no cell begins after so many minutes")
+    parser.add_argument("--warm", type=float, default=Times.warm_s, metavar="S", help="seconds of load before a cell")
+    parser.add_argument("--measure", type=float, default=Times.measure_s, metavar="S", help="seconds of a cell's load")
     parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU, which checks the program")
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs and no torch.compile")
     parser.add_argument("--list", action="store_true", help="print the cells that are not measured, and end")
@@ -121,29 +123,31 @@ def environment(commit: str) -> Row:
     }
 
 
-def run_arm(options: argparse.Namespace, results: Results, deadline: float) -> None:
-    """Measures the missing cells of one arm, in an engine of this process."""
+def run_engine(options: argparse.Namespace, results: Results, deadline: float) -> None:
+    """Measures the missing cells of the arms that one engine serves, in an engine of this process."""
     from tools.vllm_bench.arms import Arm
     from tools.vllm_bench.measure import measure, warm_up
 
-    [name] = options.arms
-    setup, times = (TINY, TINY_TIMES) if options.tiny else (Setup(eager=options.eager), Times())
+    setup, times = Setup(eager=options.eager), Times(options.warm, options.measure)
+    if options.tiny:
+        setup, times = TINY, TINY_TIMES
     todo = missing(options, results)
-    arm = Arm(name, setup)
+    arm = Arm(options.arms[0], setup)
     warm_up(arm, times)
     about = environment(options.commit)
     for seed, cell in todo:
         if time.time() > deadline:
-            print(f"{name}: the time is over")
+            print(f"{cell.name}: the time is over")
             return
         scaled = _tiny(cell) if options.tiny else cell
         closed = results.row(cell.closed_loop(), seed)
         if cell.load == "poisson" and not (closed and closed["requests_per_s"]):
             print(f"{cell.name}: skipped, because its closed loop is not measured, or served nothing")
             continue
+        arm.name = cell.arm
         arm.clear([], setup.pool_gib if scaled.load == "decode" else scaled.budget_gib)
         figures = measure(arm, scaled, times, seed, closed and closed["requests_per_s"])
-        results.add({"cell": cell.name, "arm": name, "seed": seed, **figures, **about})
+        results.add({"cell": cell.name, "arm": cell.arm, "seed": seed, **figures, **about})
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items() if isinstance(value, int | float))
         print(f"{cell.name}, seed {seed}: {shown}", flush=True)
 
@@ -158,16 +162,16 @@ def _tiny(cell: Cell) -> Cell:
 
 
 def run_all(options: argparse.Namespace, arguments: Sequence[str], deadline: float) -> int:
-    """Runs a process for each arm that has missing cells."""
+    """Runs a process for each engine that has missing cells."""
     status = 0
-    for name in options.arms:
+    for names in engines(options.arms):
         results = Results(options.json, options.join)
         results.write()
-        some = argparse.Namespace(**vars(options) | {"arms": [name]})
+        some = argparse.Namespace(**vars(options) | {"arms": names})
         left = (deadline - time.time()) / 60
         if not missing(some, results) or left < 0:
             continue
-        given = [*arguments, "--arms", name, "--minutes", str(left), "--child"]
+        given = [*arguments, "--arms", *names, "--minutes", str(left), "--child"]
         status |= subprocess.run([sys.executable, "-m", "tools.vllm_bench", *given], check=False).returncode != 0
     return int(status)
 
@@ -184,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report.text(results.rows))
         return 0
     if options.child:
-        run_arm(options, results, deadline)
+        run_engine(options, results, deadline)
         return 0
     status = run_all(options, given, deadline)
     print(report.text(Results(options.json, []).rows))

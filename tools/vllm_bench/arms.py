@@ -8,7 +8,7 @@ import random
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,8 @@ class Arm:
     """A running engine: what tools.vllm_bench.load needs of it, and its KV budget.
 
     Attributes:
+        name: The arm, a key of OPTIONS. It may become another arm with the same options, whose requests have another
+            recovery.
         corpus: The documents.
         computed_tokens: The tokens that all passes have computed so far.
     """
@@ -99,7 +101,6 @@ class Arm:
         core = self._engine.engine_core.engine_core
         self._scheduler, self._pool = core.scheduler, core.scheduler.kv_cache_manager.block_pool
         self._held: list[Any] = []
-        self._recovery = LEVELS.get(name)
         self.computed_tokens = 0
         self._count(self._scheduler)
         self._host_seconds: defaultdict[str, list[float]] = defaultdict(list)  # one number for each call
@@ -143,7 +144,7 @@ class Arm:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        level = self._recovery
+        level = LEVELS.get(self.name)
         extra = arguments(prompt.lengths, 0, level.level, level.overlay_tokens) if level is not None else {}
         greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.DELTA}
         params = SamplingParams(max_tokens=answer, extra_args=extra or None, **greedy)
@@ -196,6 +197,18 @@ class Arm:
         self._held = self._pool.get_new_blocks(beyond)
         self.limit_requests(self.setup.max_requests)
         self.clear_host_times()
+
+
+def engines(names: Sequence[str]) -> list[list[str]]:
+    """Returns the arms that one engine can serve, engine after engine."""
+    groups: list[list[str]] = []
+    for name in names:
+        same = next((group for group in groups if OPTIONS[group[0]] == OPTIONS[name]), None)
+        if same is None:
+            groups.append([name])
+        else:
+            same.append(name)
+    return groups
 
 
 def _longest_prompt(setup: Setup) -> int:

@@ -60,6 +60,7 @@ def measure(arm: Arm, cell: Cell, times: Times, seed: int, rate: float | None) -
         return poisson(client, NEAR_LIMIT * rate, random.Random(seed + 1), times.warm_s, times.measure_s)
 
     figures = _serve(arm, cell, seed, limit, serve)
+    figures["warm_s"] = times.warm_s
     return figures | ({"arrivals_per_s": NEAR_LIMIT * rate} if cell.load == "poisson" and rate else {})
 
 
