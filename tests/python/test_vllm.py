@@ -542,13 +542,19 @@ def test_the_kernels_run_in_the_emulator(model, start, stock_answers, passes, mo
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="CUDA graphs need a GPU")
-def test_cuda_graphs(model, start, stock_answers, passes):
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("mode", ["FULL_AND_PIECEWISE", "PIECEWISE", "NONE"])
+def test_cuda_graphs(model, start, stock_answers, passes, mode, is_async):
+    """Steps of decode are captured whole, or around attention alone. The scheduler plans a pass ahead, or does not."""
     rng = random.Random(8)
-    for engine in engine_of(start, enforce_eager=False, block_size=16):
+    settings = {"compilation_config": {"cudagraph_mode": mode}, "async_scheduling": is_async}
+    for engine in engine_of(start, enforce_eager=False, block_size=16, **settings):
         for _ in range(3):
             assert_all_right(model, engine, random_questions(rng, 8, max_tokens=20))
         [builder] = builders_of(engine)
-        assert {backend.PASSES, backend.CASCADE, 1} <= {key for _, key in builder._steps}
+        captured = {backend.CASCADE, 1} if mode == "FULL_AND_PIECEWISE" else set()
+        assert {backend.PASSES} | captured <= {key for _, key in builder._steps}
+        assert engine.llm_engine.vllm_config.scheduler_config.async_scheduling == is_async
     assert passes.shifted > 0
 
 

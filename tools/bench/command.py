@@ -20,7 +20,7 @@ from tools.bench.peers import PAGED, PEERS, importable
 from tools.bench.rows import KINDS, Bench
 from tools.bench.shapes import Shape
 from tools.bench.tables import TABLE_LIMITS, TABLES
-from tools.bench.text import row_text
+from tools.bench.text import row_text, shape_text
 
 CHANGES = ("doc_tokens", "rope", "page_size", "pools_apart")  # options that change rows
 
@@ -62,6 +62,9 @@ def argument_parser() -> argparse.ArgumentParser:
         default=None,
         help="put all keys before all values, in paged peers too; otherwise a page's values follow its keys",
     )
+    parser.add_argument(
+        "--only", nargs="+", metavar="TEXT", help='only rows whose line has one of these texts, such as "of 40 to 700"'
+    )
     parser.add_argument("--rounds", type=int, default=30, metavar="N", help="calls per median, at most (%(default)s)")
     parser.add_argument(
         "--peers",
@@ -82,13 +85,18 @@ def chosen(options: argparse.Namespace) -> list[Shape]:
     given = {name: getattr(options, name) for name in CHANGES if getattr(options, name) is not None}
     if given:
         given["limits"] = ()
-    return [replace(shape, **given) for shape in TABLES[options.name]]
+    shapes = [replace(shape, **given) for shape in TABLES[options.name]]
+    texts = options.only or [""]
+    lines = [shape_text({"segments": "", **shape.about()}) for shape in shapes]
+    return [shape for shape, line in zip(shapes, lines, strict=True) if any(text in line for text in texts)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser()
     options = parser.parse_args(arguments)
     shapes = chosen(options)
+    if not shapes:
+        parser.error(f"no row of {options.name} has one of the texts of --only")
     timer = Timer(options.rounds)
     peers = [name for name in options.peers.split(",") if any(name in shape.peers for shape in shapes)]
     bench = Bench(timer, Memory(), importable(peers))
@@ -103,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result["rows"].append(measured(shape, bench))
         write(result, options.json)  # an interrupted run keeps its finished rows
         bench.memory.release()
-    means = () if is_changed(options) else TABLE_LIMITS.get(options.name, ())
+    means = () if is_changed(options) or options.only else TABLE_LIMITS.get(options.name, ())
     result["means"] = [evaluate_mean(limit, result["rows"], PAGED) for limit in means]
     write(result, options.json)
     print(*map(mean_text, result["means"]), sep="\n")

@@ -140,13 +140,13 @@ def run_engine(options: argparse.Namespace, results: Results, deadline: float) -
             print(f"{cell.name}: the time is over")
             return
         scaled = _tiny(cell) if options.tiny else cell
-        closed = results.row(cell.closed_loop(), seed)
+        closed = results.row(cell.closed_loop(), seed) if cell.load == "poisson" else None
         if cell.load == "poisson" and not (closed and closed["requests_per_s"]):
             print(f"{cell.name}: skipped, because its closed loop is not measured, or served nothing")
             continue
         arm.name = cell.arm
         arm.clear([], setup.pool_gib if scaled.load == "decode" else scaled.budget_gib)
-        figures = measure(arm, scaled, times, seed, closed and closed["requests_per_s"])
+        figures = measure(arm, scaled, times, seed, closed)
         results.add({"cell": cell.name, "arm": cell.arm, "seed": seed, **figures, **about})
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items() if isinstance(value, int | float))
         print(f"{cell.name}, seed {seed}: {shown}", flush=True)

@@ -29,13 +29,13 @@ class Times:
         repeats: The repetitions of "first_token".
     """
 
-    warm_s: float = 8.0
-    measure_s: float = 14.0
-    trial_s: float = 3.0
+    warm_s: float = 6.0
+    measure_s: float = 9.0
+    trial_s: float = 2.0
     repeats: int = 9
 
 
-def measure(arm: Arm, cell: Cell, times: Times, seed: int, rate: float | None) -> Row:
+def measure(arm: Arm, cell: Cell, times: Times, seed: int, closed: Row | None) -> Row:
     """Returns the figures of a cell.
 
     Args:
@@ -43,25 +43,28 @@ def measure(arm: Arm, cell: Cell, times: Times, seed: int, rate: float | None) -
         cell: What is measured.
         times: How long.
         seed: The seed of the requests. It is the same for all arms.
-        rate: The requests a second that this arm serves in the closed loop, for the load "poisson".
+        closed: The figures of this arm in the closed loop, for the load "poisson".
     """
     if cell.load == "first_token":
         return _first_tokens(arm, cell, times.repeats)
     if cell.load == "decode":
         return _decode(arm, cell, seed)
     most = min(cell.clients, arm.setup.max_requests)
-    limit = _best_limit(arm, cell, times, seed, most) if arm.name == "copies" else most
+    limit, rate = most, 0.0
+    if cell.load == "poisson":
+        if closed is None:
+            raise ValueError(f"{cell.name}: the rate of the closed loop is not known")
+        limit, rate = closed["max_requests"], NEAR_LIMIT * closed["requests_per_s"]
+    elif arm.name == "copies":
+        limit = _best_limit(arm, cell, times, seed, most)
 
     def serve(client: Client) -> Window:
         if cell.load == "closed":
             return closed_loop(client, cell.clients, times.warm_s, times.measure_s)
-        if rate is None:
-            raise ValueError(f"{cell.name}: the rate of the closed loop is not known")
-        return poisson(client, NEAR_LIMIT * rate, random.Random(seed + 1), times.warm_s, times.measure_s)
+        return poisson(client, rate, random.Random(seed + 1), times.warm_s, times.measure_s)
 
     figures = _serve(arm, cell, seed, limit, serve)
-    figures["warm_s"] = times.warm_s
-    return figures | ({"arrivals_per_s": NEAR_LIMIT * rate} if cell.load == "poisson" and rate else {})
+    return figures | {"warm_s": times.warm_s} | ({"arrivals_per_s": rate} if cell.load == "poisson" else {})
 
 
 def _serve(arm: Arm, cell: Cell, seed: int, limit: int, serve: Callable[[Client], Window]) -> Row:
