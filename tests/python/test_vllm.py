@@ -45,6 +45,8 @@ ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "0"),
     "VLLM_NO_USAGE_STATS": "1",
 }
+# vLLM measures no memory, so that an engine may start while the memory of the last one becomes free.
+ON_GPU = {"kv_cache_memory_bytes": 1 << 30, "gpu_memory_utilization": 0.02}
 BLOCK = 32
 # The most that log-probabilities may differ from those of fp32. In bfloat16, weights and activations are rounded.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
@@ -85,11 +87,11 @@ def start(environment, tmp_path_factory) -> Callable[..., LLM]:
         "max_num_seqs": 8,
         "dtype": str(DTYPE).removeprefix("torch."),
         "enforce_eager": True,
-        **({"gpu_memory_utilization": 0.1} if HAS_GPU else {}),
+        **(ON_GPU if HAS_GPU else {}),
     }
 
     def start(**options: Any) -> LLM:
-        gc.collect()  # vLLM refuses to start if another engine's memory becomes free while it measures its own
+        gc.collect()
         if HAS_GPU:
             torch.cuda.empty_cache()
         return LLM(model=folder, skip_tokenizer_init=True, disable_log_stats=False, **{**defaults, **options})

@@ -26,6 +26,7 @@ from tests.python.test_vllm import (
     DOCUMENTS,
     ENVIRONMENT,
     LAZYROPE,
+    ON_GPU,
     Question,
     ask,
     assert_all_right,
@@ -90,7 +91,7 @@ def llm(saved, processes) -> Iterator[LLM]:
         enforce_eager=not HAS_GPU,
         tensor_parallel_size=RANKS,
         distributed_executor_backend="mp",
-        **({"gpu_memory_utilization": 0.1} if HAS_GPU else {}),
+        **(ON_GPU if HAS_GPU else {}),
         **LAZYROPE,
     )
     yield llm

@@ -101,7 +101,8 @@ class Worker(lazyrope_vllm.Worker):  # type: ignore[misc]
     _mover: Any = None
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        for copy in scheduler_output.copies:
+        # The V2 runner warms up with passes that no scheduler has made.
+        for copy in getattr(scheduler_output, "copies", ()):
             self._copy(copy)
         return super().execute_model(scheduler_output)
 
