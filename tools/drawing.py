@@ -99,4 +99,5 @@ def draw_recorded(
     options = parser.parse_args(given)
     rows = json.loads(options.recorded.read_text())["rows"]
     for drawing in (one(rows) for one in draw):
+        options.directory.mkdir(parents=True, exist_ok=True)
         (options.directory / f"{drawing.name}.svg").write_text(drawing.svg)
