@@ -101,6 +101,13 @@ def documents_table(rows: list[Row]) -> Table:
     return Table(["head_dim", "shape", *(f"documents of {thousands(n)}" for n in lengths)], lines)
 
 
+def plans_text(rows: list[Row]) -> str:
+    """Returns the times of plans that pack keys, beside those of the same steps without it."""
+    packed = [row for row in rows if "from_pool" in row.get("own_plan_us", {})]
+    times = [f"{row['plan_us']:.0f} us against {row['own_plan_us']['from_pool']:.0f} ({name(row)})" for row in packed]
+    return "; ".join(times) + "."
+
+
 def peers_text(rows: list[Row]) -> str:
     """Compares the fastest peer with lazyrope in whole requests, which have as many queries as keys."""
     by_dim: dict[int, list[float]] = {}

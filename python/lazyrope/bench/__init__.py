@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -110,11 +111,16 @@ def chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Sequ
 def command_text(parser: argparse.ArgumentParser, options: argparse.Namespace, unlisted: Sequence[str]) -> str:
     """Returns the command that measures the same, without the `unlisted` options and those that have their default."""
     given = [
-        option_of(name) + ("" if value is True else f" {list_text(value)}")
+        option_of(name) + ("" if value is True else f" {_value_text(value)}")
         for name, value in vars(options).items()
         if name not in ("name", *unlisted) and value != parser.get_default(name)
     ]
     return " ".join([parser.prog, options.name, *given])
+
+
+def _value_text(value: Any) -> str:
+    is_texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return shlex.join(value) if is_texts else list_text(value)
 
 
 def write(result: dict[str, Any], file: Path | None) -> None:
