@@ -62,6 +62,7 @@ LAZYROPE_DEVICE uint64 descriptor_bits(uint32 start, int32 leading_bytes, int32 
 template <int kColumns>
 inline constexpr bool kIsWgmmaShape =
     kColumns == 8 || kColumns == 16 || kColumns == 32 || kColumns == 48 || kColumns == 64 ||
-    kColumns == 72 || kColumns == 96 || kColumns == 128 || kColumns == 192 || kColumns == 256;
+    kColumns == 72 || kColumns == 80 || kColumns == 96 || kColumns == 112 || kColumns == 128 ||
+    kColumns == 160 || kColumns == 192 || kColumns == 256;
 
 }  // namespace lazyrope

@@ -133,7 +133,8 @@ LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const AttendParams& pa
                                           const WorkTileRows& rows, int32 first_row, int32 num_rows,
                                           int32 to_row, const Visit& visit) {
   static_assert(Tile::kChunks == Tile::kFilledChunks && Tile::kChunks <= kWarpThreads);
-  constexpr int32 kColumns = kWarpThreads / Tile::kChunks;  // groups of lanes that divide the rows
+  // Groups of lanes that divide the rows.
+  constexpr int32 kColumns = floor_power_of_two(kWarpThreads / Tile::kChunks);
   constexpr int32 kColumnRows = kRows / kColumns;
   constexpr int32 kOctet = 8;
   static_assert(kColumnRows % kOctet == 0);

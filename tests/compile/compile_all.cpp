@@ -2,11 +2,12 @@
 // writes tests/compile/results/ARCH.csv. Exits with 1 if a kernel spills with every config, or if
 // the compiler warns.
 //
-//   compile_all [--row NAME]... [ARCH...]  # all rows and all archs by default
+//   compile_all [--row NAME]... [--head-dim N]... [ARCH...]  # all of each by default
 //
-// With --row it compiles these rows alone, and keeps the other lines of the tables.
+// With --row or --head-dim it compiles these alone, and keeps the other lines of the tables.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -65,13 +66,21 @@ class Progress {
   std::mutex mutex_;
 };
 
-// The indices of the rows of table_rows() that are compiled.
-using RowSet = std::set<std::size_t>;
+// What is compiled.
+struct Selection {
+  std::set<std::size_t> rows;  // indices in table_rows()
+  std::set<int> head_dims;
+
+  bool has(std::size_t row, int head_dim) const {
+    return rows.contains(row) && head_dims.contains(head_dim);
+  }
+  bool has(const TableSetting& setting) const { return has(setting.row, setting.spec.head_dim); }
+};
 
 class ArchTable {
  public:
-  ArchTable(const Arch& arch, const RowSet& rows)
-      : arch_(arch), rows_(rows), settings_(table_settings()) {}
+  ArchTable(const Arch& arch, const Selection& selection)
+      : arch_(arch), selection_(selection), settings_(table_settings()) {}
 
   // Compiles every setting. If a config spills, the next one is compiled, as in Attention::compile.
   void compile() {
@@ -89,7 +98,7 @@ class ArchTable {
     for (const TableSetting& setting : settings_)
       for (const RenderedKernel& kernel : kernels_of(setting))
         if ((listed.insert(kernel.source).second || is_attend(kernel.kind)) &&
-            rows_.contains(setting.row))
+            selection_.has(setting))
           lines.push_back({setting.row, setting.spec.head_dim,
                            std::string(to_string(setting.spec.dtype)), kernel.kind, setting.config,
                            kernel.shared_bytes, reports_.at(kernel.source),
@@ -109,7 +118,7 @@ class ArchTable {
   void compile_new_kernels() {
     std::vector<RenderedKernel> fresh;
     for (const TableSetting& setting : settings_) {
-      if (!rows_.contains(setting.row)) continue;
+      if (!selection_.has(setting)) continue;
       for (RenderedKernel& kernel : kernels_of(setting))
         if (reports_.try_emplace(kernel.source).second) fresh.push_back(std::move(kernel));
     }
@@ -129,7 +138,7 @@ class ArchTable {
   bool replace_spilling_configs() {
     bool any = false;
     for (TableSetting& setting : settings_)
-      if (rows_.contains(setting.row) && setting.config + 1 < configs(setting.spec, arch_).size() &&
+      if (selection_.has(setting) && setting.config + 1 < configs(setting.spec, arch_).size() &&
           spills(setting)) {
         ++setting.config;
         any = true;
@@ -151,7 +160,7 @@ class ArchTable {
   }
 
   const Arch& arch_;
-  const RowSet& rows_;
+  const Selection& selection_;
   std::vector<TableSetting> settings_;
   std::unordered_map<std::string, KernelReport> reports_;  // keyed by the kernel's source
 };
@@ -170,12 +179,12 @@ std::size_t row_named(std::string_view name) {
   return static_cast<std::size_t>(row - rows.begin());
 }
 
-// A line of a table, with the index of its row.
-using NumberedLine = std::pair<std::size_t, std::string>;
+// A line of a table, with the index of its row and its head_dim.
+using NumberedLine = std::pair<std::pair<std::size_t, int>, std::string>;
 
-// Returns the table's first line and its lines of other rows than `rows`.
+// Returns the table's first line and its lines that are not selected.
 std::pair<std::string, std::vector<NumberedLine>> read_others(const Arch& arch,
-                                                              const RowSet& rows) {
+                                                              const Selection& selection) {
   std::ifstream file(table_path(arch));
   std::string head;
   std::string line;
@@ -183,21 +192,25 @@ std::pair<std::string, std::vector<NumberedLine>> read_others(const Arch& arch,
   std::getline(file, line);
   std::vector<NumberedLine> others;
   while (std::getline(file, line)) {
-    const std::size_t row = row_named(line.substr(0, line.find(',')));
-    if (!rows.contains(row)) others.emplace_back(row, line);
+    const std::size_t comma = line.find(',');
+    const std::size_t row = row_named(line.substr(0, comma));
+    const int head_dim = std::stoi(line.substr(comma + 1));
+    if (!selection.has(row, head_dim)) others.emplace_back(std::pair(row, head_dim), line);
   }
   return {head, others};
 }
 
-void write_table(const Arch& arch, const RowSet& rows, const std::vector<Line>& lines) {
+void write_table(const Arch& arch, const Selection& selection, const std::vector<Line>& lines) {
   std::filesystem::create_directories(std::filesystem::path(table_path(arch)).parent_path());
   const std::string present =
       fmt::format("# {}, NVRTC {}, {:%Y-%m-%d}, by `make compile-all`", arch.name,
                   shared_engine().nvrtc().library().identity(), fmt::gmtime(std::time(nullptr)));
-  auto [head, all] = read_others(arch, rows);
-  head =
-      all.empty() ? present : fmt::format("{}; {} rows: {}", head, rows.size(), present.substr(2));
-  for (const Line& line : lines) all.emplace_back(line.row, text_of(line));
+  auto [head, all] = read_others(arch, selection);
+  head = all.empty() ? present
+                     : fmt::format("{}; {} rows of head_dim {}: {}", head, selection.rows.size(),
+                                   fmt::join(selection.head_dims, ", "), present.substr(2));
+  for (const Line& line : lines)
+    all.emplace_back(std::pair(line.row, line.head_dim), text_of(line));
   std::ranges::stable_sort(all, {}, &NumberedLine::first);
   std::ofstream file(table_path(arch));
   file << head << '\n' << kTableHead << '\n';
@@ -205,13 +218,14 @@ void write_table(const Arch& arch, const RowSet& rows, const std::vector<Line>& 
   if (!file.flush()) throw std::runtime_error("cannot write " + table_path(arch));
 }
 
-// Compiles rows for an arch and writes its table. Returns the number of kernels with a problem.
-std::ptrdiff_t compile_arch(const Arch& arch, const RowSet& rows) {
+// Compiles what is selected for an arch and writes its table. Returns the number of kernels with a
+// problem.
+std::ptrdiff_t compile_arch(const Arch& arch, const Selection& selection) {
   const auto begin = std::chrono::steady_clock::now();
-  ArchTable table(arch, rows);
+  ArchTable table(arch, selection);
   table.compile();
   const std::vector<Line> lines = table.lines();
-  write_table(arch, rows, lines);
+  write_table(arch, selection, lines);
   for (const Line& line : lines)
     if (!line.report.problem.empty())
       fmt::print(stderr, "{}: {}: {}\n", arch.name, text_of(line), line.report.problem);
@@ -222,21 +236,32 @@ std::ptrdiff_t compile_arch(const Arch& arch, const RowSet& rows) {
                                [](const Line& line) { return !line.report.problem.empty(); });
 }
 
-// Removes each "--row NAME" from the arguments. Returns these rows, or all if there are none.
-RowSet take_rows(std::vector<std::string>& arguments) {
-  RowSet rows;
+// Removes each "OPTION VALUE" from the arguments. Returns the values.
+std::vector<std::string> take(std::vector<std::string>& arguments, std::string_view option) {
+  std::vector<std::string> values;
   for (auto it = arguments.begin(); it != arguments.end();) {
-    if (*it != "--row") {
+    if (*it != option) {
       ++it;
       continue;
     }
-    if (it + 1 == arguments.end()) throw SpecError("--row needs a name");
-    rows.insert(row_named(*(it + 1)));
+    if (it + 1 == arguments.end()) throw SpecError(fmt::format("{} needs a value", option));
+    values.push_back(*(it + 1));
     it = arguments.erase(it, it + 2);
   }
-  if (rows.empty())
-    for (std::size_t row = 0; row < table_rows().size(); ++row) rows.insert(row);
-  return rows;
+  return values;
+}
+
+// Removes the options from the arguments. Returns what they select.
+Selection take_selection(std::vector<std::string>& arguments) {
+  Selection selection;
+  for (const std::string& name : take(arguments, "--row")) selection.rows.insert(row_named(name));
+  for (const std::string& number : take(arguments, "--head-dim"))
+    selection.head_dims.insert(std::stoi(number));
+  const std::vector<int> all = supported_head_dims();
+  if (selection.rows.empty())
+    for (std::size_t row = 0; row < table_rows().size(); ++row) selection.rows.insert(row);
+  if (selection.head_dims.empty()) selection.head_dims.insert(all.begin(), all.end());
+  return selection;
 }
 
 std::vector<Arch> archs_of(const std::vector<std::string>& names) {
@@ -257,9 +282,9 @@ int main(int count, char** arguments) {
   try {
     std::ptrdiff_t problems = 0;
     std::vector<std::string> archs(arguments + 1, arguments + count);
-    const lazyrope::RowSet rows = lazyrope::take_rows(archs);
+    const lazyrope::Selection selection = lazyrope::take_selection(archs);
     for (const lazyrope::Arch& arch : lazyrope::archs_of(archs))
-      problems += lazyrope::compile_arch(arch, rows);
+      problems += lazyrope::compile_arch(arch, selection);
     fmt::print("kernels that spill or give warnings: {}\n", problems);
     return problems == 0 ? 0 : 1;
   } catch (const std::exception& error) {

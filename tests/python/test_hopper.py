@@ -20,7 +20,7 @@ ARCH = "emu:sm_90a"
 pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="this build has no emulator")
 
 FACTORS = {
-    "head_dim": (64, 96, 128, 192, 256),
+    "head_dim": (64, 80, 96, 112, 128, 160, 192, 256),
     "group": (1, 3, 4, 8, 16),
     "dtype": ("bfloat16", "float16"),
     "page_size": (16, 32, 64),
@@ -43,7 +43,7 @@ def random_setting(seed: int) -> Setting:
 def build(setting: Setting) -> lazyrope.Attention:
     kernel = lazyrope.compile(setting.spec(), arch=ARCH)
     config = kernel.config
-    has_decode = setting.head_dim != 96 and setting.kv_dtype == "as dtype"
+    has_decode = setting.head_dim % 64 == 0 and setting.kv_dtype == "as dtype"
     assert config.decode.family == ("sm90a" if has_decode else "sm80")
     assert config.prefill.family == "sm90a"
     return kernel
@@ -302,7 +302,7 @@ def test_rows_of_earlier_requests_change_no_bit(tokens, others, other_tokens, he
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("races", [False, True])
-@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 112, 128, 160, 192, 256])
 @pytest.mark.parametrize(("factor", "dtype"), [(8, "float16"), (200, "bfloat16")])
 def test_scores_far_above_the_first_ones_agree_with_fp64(factor, dtype, head_dim, races):
     """Only the first scores of a row are searched for its maximum.

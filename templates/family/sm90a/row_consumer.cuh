@@ -60,7 +60,8 @@ class RowConsumer {
       Spec::kHasKeyBias && Memory::kScalesQueries && !(Spec::kSoftcap > 0.0f);
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
-  using Result = WorkTileResult<Spec, Team, kWidestSlices>;
+  using Result =
+      WorkTileResult<Spec, Team, kHeadDim % kWidestSlices == 0 ? kWidestSlices : kWideSlices>;
   using KeyBiases = typename SelectType<Spec::kHasKeyBias, RowKeyBias<kKeys>, NoKeyBias>::Type;
   using Queries =
       typename QueriesFor<Spec, Memory, Memory::kConsumersRotate, Memory::kHasRotation>::Type;
@@ -413,8 +414,8 @@ class RowConsumer {
   // Four lanes exchange columns, so that each has eight consecutive ones. The exchange is outside
   // all branches.
   LAZYROPE_DEVICE void write_output(const OutputRows<Spec>& output, int32 num_rows) const {
-    static_assert(kHeadDim % 32 == 0);
     constexpr int kOctets = 4;
+    constexpr int kWholeOctets = kHeadDim / 32 * kOctets;
     const int32 lane = lane_index();
 #pragma unroll 1
     for (int32 h = 0; h < 2; ++h) {
@@ -427,7 +428,7 @@ class RowConsumer {
       const bool writes = exists && slot == nullptr;
       uint8* to = output.row_address(0, row) + lane % 4 * 16;
 #pragma unroll
-      for (int octet = 0; octet < kHeadDim / 8; octet += kOctets) {
+      for (int octet = 0; octet < kWholeOctets; octet += kOctets) {
         const auto columns = lane_columns<kOctets>(h, octet);
         if constexpr (Spec::kDefers) {
           if (slot != nullptr) write_slot_pairs<kHeadDim>(slot, octet * 8 + lane % 4 * 2, columns);
@@ -435,6 +436,8 @@ class RowConsumer {
         write_columns(to + octet * 16, columns, output.scale_of(0, columns.stats.sum), writes);
         if (octet == 0 && writes && lane % 4 == 0) output.write_lse(0, row, columns.stats);
       }
+      if constexpr (kHeadDim % 32 != 0)
+        write_last_octets(to - lane % 4 * 12 + kWholeOctets * 16, slot, h, output, writes);
     }
   }
   template <int kQuads>
@@ -450,6 +453,25 @@ class RowConsumer {
       transpose(chunk.word, 1);
       if (writes) st_global(reinterpret_cast<Chunk*>(to + i * 64), chunk);
     }
+  }
+  // Writes the last two octets of columns, where four lanes have too few to exchange. Each lane
+  // writes its own pairs, the first of them to `to`.
+  LAZYROPE_DEVICE void write_last_octets(uint8* to, uint8* slot, int32 h,
+                                         const OutputRows<Spec>& output, bool writes) const {
+    constexpr int kFirst = kHeadDim / 32 * 4;
+    static_assert(kHeadDim / 8 - kFirst == 2);
+    const auto columns = lane_columns<2>(h, kFirst);
+    if constexpr (Spec::kDefers) {
+      if (slot != nullptr)
+        write_slot_pairs<kHeadDim>(slot, kFirst * 8 + lane_index() % 4 * 2, columns);
+    }
+    const float scale = output.scale_of(0, columns.stats.sum);
+#pragma unroll
+    for (int octet = 0; octet < 2; ++octet)
+      if (writes)
+        st_global(reinterpret_cast<uint32*>(to + octet * 16),
+                  Spec::Element::pack(columns.value[2 * octet] * scale,
+                                      columns.value[2 * octet + 1] * scale));
   }
 
   template <class Rows>

@@ -72,14 +72,22 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
   LAZYROPE_D_48       \
   ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define LAZYROPE_D_72 LAZYROPE_D_64 ", %32, %33, %34, %35"
+#define LAZYROPE_D_80 LAZYROPE_D_72 ", %36, %37, %38, %39"
 #define LAZYROPE_D_96                        \
   LAZYROPE_D_64                              \
   ", %32, %33, %34, %35, %36, %37, %38, %39" \
   ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define LAZYROPE_D_112 \
+  LAZYROPE_D_96        \
+  ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define LAZYROPE_D_128                       \
   LAZYROPE_D_96                              \
   ", %48, %49, %50, %51, %52, %53, %54, %55" \
   ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define LAZYROPE_D_160                       \
+  LAZYROPE_D_128                             \
+  ", %64, %65, %66, %67, %68, %69, %70, %71" \
+  ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define LAZYROPE_D_192                       \
   LAZYROPE_D_128                             \
   ", %64, %65, %66, %67, %68, %69, %70, %71" \
@@ -102,8 +110,11 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
 #define LAZYROPE_F_48 LAZYROPE_F_32, LAZYROPE_F4(16), LAZYROPE_F4(20)
 #define LAZYROPE_F_64 LAZYROPE_F_32, LAZYROPE_F16(16)
 #define LAZYROPE_F_72 LAZYROPE_F_64, LAZYROPE_F4(32)
+#define LAZYROPE_F_80 LAZYROPE_F_72, LAZYROPE_F4(36)
 #define LAZYROPE_F_96 LAZYROPE_F_64, LAZYROPE_F16(32)
+#define LAZYROPE_F_112 LAZYROPE_F_96, LAZYROPE_F4(48), LAZYROPE_F4(52)
 #define LAZYROPE_F_128 LAZYROPE_F_96, LAZYROPE_F16(48)
+#define LAZYROPE_F_160 LAZYROPE_F_128, LAZYROPE_F16(64)
 #define LAZYROPE_F_192 LAZYROPE_F_128, LAZYROPE_F16(64), LAZYROPE_F16(80)
 #define LAZYROPE_F_256 LAZYROPE_F_192, LAZYROPE_F16(96), LAZYROPE_F16(112)
 
@@ -187,15 +198,19 @@ struct WgmmaStatement;
 #define LAZYROPE_OPERANDS_48 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35
 #define LAZYROPE_OPERANDS_64 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43
 #define LAZYROPE_OPERANDS_72 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47
+#define LAZYROPE_OPERANDS_80 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51
 #define LAZYROPE_OPERANDS_96 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59
+#define LAZYROPE_OPERANDS_112 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67
 #define LAZYROPE_OPERANDS_128 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75
+#define LAZYROPE_OPERANDS_160 80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91
 #define LAZYROPE_OPERANDS_192 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107
 #define LAZYROPE_OPERANDS_256 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139
 
 // A kernel defines this macro with the shapes that it needs, so that compilers parse no others.
 #ifndef LAZYROPE_WGMMA_SHAPES
-#define LAZYROPE_WGMMA_SHAPES(use) \
-  use(8) use(16) use(32) use(48) use(64) use(72) use(96) use(128) use(192) use(256)
+#define LAZYROPE_WGMMA_SHAPES(use)                                                          \
+  use(8) use(16) use(32) use(48) use(64) use(72) use(80) use(96) use(112) use(128) use(160) \
+      use(192) use(256)
 #endif
 #define LAZYROPE_APPLY(macro, ...) macro(__VA_ARGS__)
 #define LAZYROPE_WGMMA_SHAPE(columns) \
