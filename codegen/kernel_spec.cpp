@@ -136,10 +136,6 @@ void validate_packed_prefill(const KernelSpec& spec) {
   if (spec.key_form == KeyForm::kRaw)
     throw SpecError(
         R"(packed_prefill with key_form = "raw"; steps of raw keys have scratch anyway: leave packed_prefill out)");
-  if (spec.has_fp8_pool())
-    throw SpecError(fmt::format(
-        R"(packed_prefill with kv_dtype = "{}"; packed keys have 16 bits, as the pool must)",
-        to_string(spec.pool_dtype())));
   for (const auto& [is_given, name, why] :
        {std::tuple{spec.batch_invariant, "batch_invariant",
                    "the other requests of a step decide whether its keys are packed"},

@@ -70,7 +70,9 @@ TemplateType product_type(const KernelSpec& spec, const TileConfig& config) {
     return {"tile/widened_wgmma_product.cuh",
             fmt::format("WidenedWgmmaProduct<{}, {}, {}>", type, fp8_format(spec), spec.head_dim)};
   if (config.family == Family::kSm90a && config.divides_rows())
-    return {"tile/wgmma_product.cuh", fmt::format("WgmmaProduct<{}, {}>", type, spec.head_dim)};
+    return {
+        "tile/wgmma_product.cuh",
+        fmt::format("{}WgmmaProduct<{}, {}>", spec.scaled ? "Scaled" : "", type, spec.head_dim)};
   if (config.family == Family::kSm90a)
     return {"tile/wgmma_product.cuh",
             fmt::format("TransposedWgmmaProduct<{}, {}, {}, {}, {}>", type, spec.head_dim,
@@ -301,6 +303,8 @@ Launch rotate_keys_launch(const KernelSpec& spec) {
   RopeTable table = revolutions_per_token(spec);
   TemplateValues values = rope_values(spec, table);
   values.emplace("source", spec.packed_prefill ? "PackedSlots" : "RawRuns");
+  TemplateType store = moved_store_type(spec);
+  values.insert({{"store_file", std::move(store.file)}, {"store", std::move(store.name)}});
   if (spec.packed_prefill) values["attention_factor"] = literal(1.0);  // local keys have it already
   values.emplace("ctas_per_sm", fmt::to_string(kRotateKeysCtasPerSm));
   return {"kernel/rotate_keys.cu.in",

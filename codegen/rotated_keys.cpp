@@ -5,6 +5,8 @@ namespace lazyrope {
 KernelSpec rotated_keys_spec(KernelSpec spec) {
   spec.key_form = KeyForm::kLocal;
   spec.packed_prefill = false;
+  spec.scaled = spec.has_fp8_pool();
+  spec.kv_dtype.reset();
   return spec;
 }
 

@@ -12,10 +12,12 @@ namespace lazyrope {
 //
 // From a pool of raw keys, keys are rotated to local form. Decode, and requests that exceed the
 // scratch, use the kernels that rotate raw keys at each use. With packed_prefill, local keys are
-// rotated by their logical positions, so that one KV block may have keys of several documents.
-// Decode, and steps in which that saves no time, read the pool.
+// rotated by their logical positions, so that one KV block may have keys of several documents. Keys
+// and values of 8 bits are widened; attention multiplies by their scales. Decode, and steps in
+// which packing saves no time, read the pool.
 
-// Returns the spec of the kernel that attends to rotated keys: the same with local keys in a pool.
+// Returns the spec of the kernel that attends to rotated keys: the same with local keys in a pool
+// of 16 bits.
 KernelSpec rotated_keys_spec(KernelSpec spec);
 
 // Returns the config of which that kernel has the prefill tile. There is none for local keys

@@ -129,8 +129,10 @@ Attention::Attention(AttentionSpec spec, const Arch& arch, KernelConfig config,
       arch_(arch),
       config_(config),
       rotated_config_(rotated_keys_config(spec_.kernel_spec(), arch)),
+      scratch_spec_(spec_),
       kernels_(std::move(kernels)),
       tuning_(std::move(tuning)) {
+  scratch_spec_.kv_dtype.reset();
   index_of_.fill(kernels_.size());  // no kernel
   const std::vector<KernelKind> kinds = attention_kernels(spec_.kernel_spec(), arch);
   for (std::size_t i = 0; i < kinds.size(); ++i)
@@ -170,7 +172,7 @@ StepCapacity Attention::capacity_for(const Batch& batch) const {
     const std::int64_t tokens =
         batch.run_slots(config_.decode.rows_per_head() / spec_.group_size() + 1);
     const std::int64_t token_bytes =
-        std::int64_t{2} * spec_.num_kv_heads * spec_.head_dim * bytes_of(spec_.pool_dtype());
+        std::int64_t{2} * spec_.num_kv_heads * spec_.head_dim * kElementBytes;
     if (tokens * token_bytes <= kMaxDefaultScratch)
       capacity.rotated_tokens = static_cast<int>(tokens);
   }
@@ -369,7 +371,8 @@ void Attention::launch_kernel(KernelKind kind, const TileConfig& tile, const Lau
   if (tile.family != Family::kSm90a) return launch(&params);
   BiasedParams<TmaAttendParams> with_maps;
   with_maps.attend = params;
-  with_maps.maps = pool_maps_.get(spec_, params.pool, pages, page_size, tile.heads, device);
+  const AttentionSpec& of_pool = kind == KernelKind::kAttendRotated ? scratch_spec_ : spec_;
+  with_maps.maps = pool_maps_.get(of_pool, params.pool, pages, page_size, tile.heads, device);
   with_maps.key_bias = params.key_bias;
   launch(&with_maps);
 }
@@ -387,6 +390,10 @@ void Attention::attend_rotated(LaunchParams params, const Step& step, Stream str
       .on(device)
       .launch(static_cast<int>(std::min(ctas, std::int64_t{kCtasPerSm} * device.sm_count())), &keys,
               stream, accessed_memory);
+  keys.scratch.key_scales = params.pool.key_scales;
+  keys.scratch.value_scales = params.pool.value_scales;
+  keys.scratch.key_scale_stride = params.pool.key_scale_stride;
+  keys.scratch.value_scale_stride = params.pool.value_scale_stride;
   params.pool = keys.scratch;
   params.step = rotation.plan.step;
   params.work = rotation.plan.phase[0].work;

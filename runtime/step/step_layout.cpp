@@ -165,11 +165,13 @@ void allocate_runs(Arena& arena, const StepCapacity& capacity, bool packed,
   rotation.keys.header = runs.header;
 }
 
-// Allocates the scratch, [runs, 16, kv_heads, head_dim], for keys and for values.
+// Allocates the scratch, [runs, 16, kv_heads, head_dim], for keys and for values. Its elements have
+// 16 bits, whatever those of the pool have.
 void allocate_scratch_pool(Arena& arena, const StepShape& shape, int max_runs,
                            RotateKeysParams& keys) {
   KvPool& scratch = keys.scratch;
-  scratch.head_stride = static_cast<uint32>(shape.head_dim * shape.kv_bytes);
+  constexpr int kElementBytes = 2;
+  scratch.head_stride = static_cast<uint32>(shape.head_dim * kElementBytes);
   scratch.slot_stride = static_cast<uint32>(shape.num_kv_heads) * scratch.head_stride;
   scratch.page_stride = kRunSlots * scratch.slot_stride;
   keys.num_kv_heads = shape.num_kv_heads;
@@ -385,6 +387,7 @@ std::size_t lay_out_rotation(std::byte* memory, const StepShape& shape,
   const TileConfig& tile = shape.rotated->prefill;
   rotation.runs.block_rows = tile.block_m();
   rotation.runs.block_keys = tile.block_n();
+  rotation.runs.widened_block_tokens = shape.kv_bytes == 1 ? kPackedWidenedBlockTokens : 0;
   allocate_runs(arena, capacity, shape.packed, rotation);
   allocate_scratch_pool(arena, shape, max_runs, rotation.keys);
   const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);

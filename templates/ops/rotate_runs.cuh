@@ -38,12 +38,14 @@ struct PackedSlots {
   }
 };
 
-// Spec has Element, Pairing, kHeadDim, kFactor and frequencies() for the rotation of keys. Source
-// is RawRuns or PackedSlots.
+// Spec has Element, Pairing, kHeadDim, kFactor and frequencies() for the rotation of keys. Its
+// Store (ops/store) tells how the pool's elements become those of the scratch, which have 16 bits
+// and the same scales. Source is RawRuns or PackedSlots.
 template <class Spec, class Source>
 class RunRotator {
   using Pairing = typename WidestPairing<typename Spec::Pairing>::Type;
   using Run = typename UnitRotation<Pairing>::Run;
+  using Stored = typename Spec::Store::template Loaded<Pairing::kPairs>;
   static constexpr int32 kHeads = 2;
   static constexpr int32 kUnits = Pairing::kUnits;
   // A row has kHeadDim / kPairs runs of columns, and a unit is two of them.
@@ -128,7 +130,7 @@ class RunRotator {
     store(value, params_.scratch.values, rows, run);
   }
 
-  // Loads one run of columns of each of the thread's KV heads.
+  // Loads one run of columns of each of the thread's KV heads, and widens it if it has 8 bits.
   LAZYROPE_DEVICE void load(Run (&runs)[kHeads], const void* tensor, const Rows& rows,
                             int32 run) const {
 #pragma unroll
@@ -136,8 +138,16 @@ class RunRotator {
       const auto* row = static_cast<const uint8*>(tensor) + rows.from +
                         static_cast<uint32>(i) * uint64{params_.pool.head_stride};
       runs[i] = {};
-      if (i < rows.heads) runs[i] = ld_global_nc(reinterpret_cast<const Run*>(row) + run);
+      if (i < rows.heads)
+        runs[i] = Spec::Store::template elements<Pairing::kPairs>(
+            load_stored(reinterpret_cast<const Stored*>(row) + run));
     }
+  }
+  LAZYROPE_DEVICE static Stored load_stored(const Stored* from) {
+    if constexpr (sizeof(Stored) >= 4)
+      return ld_global_nc(from);
+    else
+      return ld_global(from);
   }
   LAZYROPE_DEVICE void store(const Run (&runs)[kHeads], void* tensor, const Rows& rows,
                              int32 run) const {

@@ -88,5 +88,8 @@ inline constexpr int32 kMaxRequestSplits = 128;
 // the bytes that copying reads and writes. Both grow alike with the columns and the KV heads.
 inline constexpr int32 kPackedBlockTokens = 38;
 inline constexpr int32 kPackedSegmentTokens = 8;
+// From a pool of 8 bits, packed keys also save the time in which attention would widen a KV block
+// for each query tile.
+inline constexpr int32 kPackedWidenedBlockTokens = 13;
 
 }  // namespace lazyrope

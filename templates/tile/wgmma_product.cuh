@@ -123,6 +123,12 @@ struct WgmmaProduct {
   }
 };
 
+// The same, of keys and values that must be multiplied by their pool's scales.
+template <class Element, int kHeadDim>
+struct ScaledWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
+  static constexpr bool kScaled = true;
+};
+
 // Transposed products for few queries. The kQueries queries are the columns of D; its rows are 64
 // keys, or 64 columns of values. The queries belong to kHeads KV heads, which are multiplied one by
 // one. A tile has the keys, or the values, of kTileHeads heads side by side. The next kHeads heads

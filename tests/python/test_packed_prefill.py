@@ -53,8 +53,11 @@ SETTINGS = {
     "attention factor, sinks": replace(PACKED, rope="attention factor", scores="softcap and sinks"),
     "no rope, chunked": replace(PACKED, rope="none", mask="chunked", kv_heads=1),
     "temperature": replace(PACKED, scores="temperature", kv_heads=5, group=2, phase="chunk"),
+    "8 bits": replace(PACKED, kv_dtype="float8_e4m3fn"),
+    "8 bits, partial gptj": replace(PACKED, kv_dtype="float8_e5m2", head_dim=96, rope="partial gptj", phase="prefill"),
+    "8 bits, 256 columns": replace(PACKED, kv_dtype="float8_e4m3fn", head_dim=256, kv_heads=1, dtype="float16"),
 }
-SAMPLE = ("plain", "rotated queries")
+SAMPLE = ("plain", "rotated queries", "8 bits")
 
 
 def settings(config: pytest.Config) -> list[str]:
@@ -108,6 +111,14 @@ def test_long_documents_are_read_from_the_pool():
     assert torch.equal(given, attend(case, kernel, case.plan(kernel)))
 
 
+@pytest.mark.parametrize(("tokens", "packs"), [(40, False), (300, True)])
+def test_keys_of_8_bits_are_packed_where_many_rows_would_widen_them(tokens, packs):
+    case = documents_case(replace(PACKED, kv_dtype="float8_e4m3fn"), [512, 512], tokens, DEVICE)
+    kernel = build(case.spec)
+    given = attend(case, kernel, plan(case, kernel, 1024))
+    assert torch.equal(given, attend(case, kernel, case.plan(kernel))) != packs
+
+
 def test_a_step_may_be_filled_again_with_and_without_packing():
     """An update that packs, one whose segments are too many tokens, and the first one again."""
     short, long = (documents_case(PACKED, lengths, 150, DEVICE) for lengths in (LENGTHS, [400, 300]))
@@ -130,7 +141,6 @@ def test_other_archs_have_the_same_kernels_with_and_without_packing():
     ("options", "message"),
     [
         ({"key_form": "raw"}, "steps of raw keys have scratch anyway"),
-        ({"kv_dtype": "float8_e4m3fn"}, "packed keys have 16 bits"),
         ({"batch_invariant": True}, "packed_prefill with batch_invariant; the other requests of a step decide"),
         ({"cascade": True}, "packed_prefill with cascade; .*: choose one of them"),
         ({"page_mass": True}, "packed_prefill with page_mass"),

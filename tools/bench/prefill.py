@@ -117,12 +117,14 @@ def _other_head_dims() -> list[Shape]:
     return rows
 
 
+# Keys and values of 8 bits are widened when they are packed, or by each query tile that reads them from the pool.
 NARROW_POOL = _chunk(
     2048,
     8192,
     *_within(1.10, 1.04, over="pool_16"),
     kv_dtype="float8_e4m3fn",
-    variants={"pool_16": {"kv_dtype": "bfloat16"}},
+    options={"packed_prefill": True},
+    variants={"pool_16": {"kv_dtype": "bfloat16", "options": {}}, "from_pool": {"options": {}}},
     peers=(),
 )
 

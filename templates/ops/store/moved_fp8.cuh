@@ -17,11 +17,11 @@ struct MovedFp8Store {
 
   template <int kColumns>
   LAZYROPE_DEVICE static Words<kColumns / 2> elements(Loaded<kColumns> loaded) {
-    static_assert(kColumns <= 4);
-    uint32 bytes = 0;
+    static_assert(kColumns <= 8);
+    uint32 bytes[2] = {};
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) bytes |= uint32{loaded.byte[i]} << (8 * i);
-    const Chunk widened = Format::template widen_in_order<Element>(bytes, 0);
+    for (int i = 0; i < kColumns; ++i) bytes[i / 4] |= uint32{loaded.byte[i]} << (8 * (i % 4));
+    const Chunk widened = Format::template widen_in_order<Element>(bytes[0], bytes[1]);
     Words<kColumns / 2> run;
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) run.word[i] = widened.word[i];
