@@ -392,7 +392,7 @@ def test_an_error_that_is_not_finite_is_refused(tensors, kind):
 
 
 def test_a_fit_that_is_not_finite_is_not_chosen(tensors, monkeypatch):
-    monkeypatch.setattr("lazyrope.memory.compact._fitted_values", lambda *given: torch.full_like(given[2], torch.nan))
+    monkeypatch.setattr("lazyrope.memory.compact._fitted_values", lambda *given: torch.full_like(given[1], torch.nan))
     found = built(tensors)
     assert found.values.isfinite().all() and all("values" not in each for each in found.report.layers[0].chosen)
 

@@ -164,7 +164,7 @@ def test_a_new_request_finds_a_block_that_a_running_one_writes_in_the_same_pass(
 
 
 def test_remembered_chains_are_those_of_vllm(llm):
-    """vLLM's hashes depend on the tokens, the salt, and the name and the path of the LoRA adapter."""
+    """vLLM's hashes depend on the tokens, the salt, the name of the LoRA adapter and, in 0.32, its path."""
     stock = llm.llm_engine.engine_core.engine_core.request_block_hasher
     remembering = HashChains(1000).remembering(stock, 16)
     tokens = random_tokens(random.Random(4), 70)
@@ -178,7 +178,8 @@ def test_remembered_chains_are_those_of_vllm(llm):
 
     cases = [(salt, adapter) for salt in (None, "a", "b") for adapter in adapters]
     expected = [hashes(stock, *case) for case in cases]
-    assert len(set(expected)) == len(cases) and {len(chain) for chain in expected} == {4}
+    least = len({(salt, adapter and adapter.lora_name) for salt, adapter in cases})
+    assert least <= len(set(expected)) <= len(cases) and {len(chain) for chain in expected} == {4}
     for _ in range(2):
         assert [hashes(remembering, *case) for case in cases] == expected
 

@@ -91,12 +91,20 @@ class _Head:
 
 
 @dataclass
-class _Candidate:
-    """One choice of keys with one fit, for all KV heads of a layer."""
+class _Pick:
+    """The keys that a selection chooses for one KV head, float32, with their values and indices."""
 
-    selection: str
-    fit: str
+    head: _Head
     index: Tensor
+    k: Tensor
+    v: Tensor
+
+
+@dataclass
+class _Candidate:
+    """One fit of all picks: of the KV heads of a layer, selection after selection."""
+
+    fit: str
     values: Tensor
     bias: Tensor
     output_error: Tensor
@@ -109,7 +117,7 @@ def compact_heads(
     """Makes the compact memory of one layer.
 
     The greatest matrices are of MAX_SCORES scores (two of float32), and of the normal equations: four of float64
-    [kv_heads, budget, budget]. The keys, values and queries of all KV heads are in float32.
+    [selections * kv_heads, budget, budget]. The keys, values and queries of all KV heads are in float32.
 
     Args:
         keys: The document's keys, rotated by their index, [tokens, kv_heads, d].
@@ -121,22 +129,27 @@ def compact_heads(
         options: The arguments.
     """
     heads = list(_heads(keys, values, fitted, held, scores))
-    candidates = [each for name in options.selections for each in _candidates(name, heads, keys.dtype, scores, options)]
+    picks = [_pick(name, head, options) for name in options.selections for head in heads]
+    candidates = list(_candidates(picks, keys.dtype, scores, options))
     errors = torch.stack([each.output_error**2 + each.lse_error**2 for each in candidates])
-    best = errors.nan_to_num(nan=math.inf, posinf=math.inf).argmin(0).tolist()  # argmin alone prefers NaN
+    errors = errors.nan_to_num(nan=math.inf, posinf=math.inf)  # argmin alone prefers NaN
+    # For each head, the number of the candidate and of the selection: candidates outside, selections inside.
+    best = errors.view(-1, len(heads)).argmin(0).tolist()
+    chosen = [(candidates[i // len(options.selections)], i % len(options.selections)) for i in best]
 
     def of_best(name: str) -> Tensor:
-        return torch.stack([getattr(candidates[i], name)[head] for head, i in enumerate(best)])
+        rows = [getattr(each, name)[selection * len(heads) + head] for head, (each, selection) in enumerate(chosen)]
+        return torch.stack(rows)
 
-    index = of_best("index")
+    index = torch.stack([picks[selection * len(heads) + head].index for head, (_, selection) in enumerate(chosen)])
     return CompactHeads(
         index,
-        torch.stack([keys[:, head][chosen] for head, chosen in enumerate(index)]),
+        torch.stack([keys[:, head][of_head] for head, of_head in enumerate(index)]),
         of_best("values").to(values.dtype),
         of_best("bias"),
         of_best("output_error").tolist(),
         of_best("lse_error").tolist(),
-        [(candidates[i].selection, candidates[i].fit) for i in best],
+        [(options.selections[selection], each.fit) for each, selection in chosen],
     )
 
 
@@ -151,72 +164,66 @@ def _heads(keys: Tensor, values: Tensor, fitted: Tensor, held: Tensor, scores: S
         yield _Head(k, v, q, held_q, states, exact_states(held_q, k, v, scores), usage)
 
 
+def _pick(selection: str, head: _Head, options: CompactOptions) -> _Pick:
+    """Chooses the first tokens and those of the greatest mass, or of the greatest weight, in ascending order."""
+    rank = (head.usage.mass if selection == "mass" else head.usage.peak).clone()
+    rank[: options.exact] = math.inf
+    index = rank.topk(options.budget).indices.sort().values
+    return _Pick(head, index, head.k[index], head.v[index])
+
+
 def _candidates(
-    selection: str, heads: Sequence[_Head], dtype: torch.dtype, scores: Scores, options: CompactOptions
+    picks: Sequence[_Pick], dtype: torch.dtype, scores: Scores, options: CompactOptions
 ) -> Iterator[_Candidate]:
-    index = torch.stack([_selected(selection, head.usage, options) for head in heads])
-    keys = torch.stack([head.k[chosen] for head, chosen in zip(heads, index, strict=True)])
-    values = torch.stack([head.v[chosen] for head, chosen in zip(heads, index, strict=True)])
-    weights = torch.ones_like(index, dtype=torch.float64)
+    """Yields the fits of all picks. All of them are solved in one batch."""
+    values = torch.stack([pick.v for pick in picks])
+    weights = torch.ones(values.shape[:2], dtype=torch.float64, device=values.device)
     if "none" in options.fits:
-        yield _candidate(selection, "none", heads, index, keys, values, weights, scores)
+        yield _candidate("none", picks, values, weights, scores)
     if options.fits == ("none",):
         return
-    weights = _fitted_weights(heads, keys, weights, scores, options.exact)
+    weights = _fitted_weights(picks, weights, scores, options.exact)
     if "bias" in options.fits:
-        yield _candidate(selection, "bias", heads, index, keys, values, weights, scores)
+        yield _candidate("bias", picks, values, weights, scores)
     if "values" in options.fits:
-        values = _fitted_values(heads, keys, values, weights, scores, options.exact).to(dtype).float()
-        yield _candidate(selection, "values", heads, index, keys, values, weights, scores)
+        values = _fitted_values(picks, values, weights, scores, options.exact).to(dtype).float()
+        yield _candidate("values", picks, values, weights, scores)
 
 
-def _selected(selection: str, usage: Usage, options: CompactOptions) -> Tensor:
-    """Returns the first tokens and those of the greatest mass, or of the greatest weight, in ascending order."""
-    rank = (usage.mass if selection == "mass" else usage.peak).clone()
-    rank[: options.exact] = math.inf
-    return rank.topk(options.budget).indices.sort().values
-
-
-def _candidate(
-    selection: str,
-    fit: str,
-    heads: Sequence[_Head],
-    index: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    weights: Tensor,
-    scores: Scores,
-) -> _Candidate:
+def _candidate(fit: str, picks: Sequence[_Pick], values: Tensor, weights: Tensor, scores: Scores) -> _Candidate:
     bias = weights.log().float()
     output, lse = [], []
-    for head, k, v, b in zip(heads, keys, values, bias, strict=True):
-        states = biased_states(head.held_q, k, v, b, scores)
-        output.append((states.out - head.held.out).norm() / head.held.out.norm().clamp_min(1e-30))
-        lse.append((states.lse - head.held.lse).square().mean().sqrt())
-    return _Candidate(selection, fit, index, values, bias, torch.stack(output), torch.stack(lse))
+    for pick, v, b in zip(picks, values, bias, strict=True):
+        held = pick.head.held
+        states = biased_states(pick.head.held_q, pick.k, v, b, scores)
+        output.append((states.out - held.out).norm() / held.out.norm().clamp_min(1e-30))
+        lse.append((states.lse - held.lse).square().mean().sqrt())
+    return _Candidate(fit, values, bias, torch.stack(output), torch.stack(lse))
 
 
-def _log_shares(head: _Head, k: Tensor, scores: Scores) -> Iterator[tuple[slice, Tensor]]:
+def _log_shares(pick: _Pick, scores: Scores) -> Iterator[tuple[slice, Tensor]]:
     """Yields the logs of the exact softmax weights of chosen keys, float32 [queries, chosen], in chunks of queries.
 
     Products of a chunk are in float32, and sums over chunks in float64: the ridge and the diagonal scaling leave room
     for the rounding of float32, which is much faster on most devices.
     """
-    for rows in row_chunks(len(head.q), len(k), min(MAX_SCORES, MAX_ROWS * len(k))):
-        yield rows, scores(head.q[rows], k).sub_(head.states.lse[rows, None])
+    head = pick.head
+    for rows in row_chunks(len(head.q), len(pick.k), min(MAX_SCORES, MAX_ROWS * len(pick.k))):
+        yield rows, scores(head.q[rows], pick.k).sub_(head.states.lse[rows, None])
 
 
-def _fitted_weights(heads: Sequence[_Head], keys: Tensor, weights: Tensor, scores: Scores, exact: int) -> Tensor:
+def _fitted_weights(picks: Sequence[_Pick], weights: Tensor, scores: Scores, exact: int) -> Tensor:
     """Returns the weight of each key by which the sum of weighted softmax weights comes nearest to 1.
 
     Each query counts alike, for its row is divided by the sum over the whole document. The first `exact` keys keep
     weight 1.
     """
     grams, targets = [], []
-    for head, k in zip(heads, keys, strict=True):
-        gram = torch.zeros((len(k), len(k)), dtype=torch.float64, device=k.device)
-        total = gram.new_zeros(len(k))
-        for _, log_shares in _log_shares(head, k, scores):
+    for pick in picks:
+        budget = len(pick.k)
+        gram = torch.zeros((budget, budget), dtype=torch.float64, device=pick.k.device)
+        total = gram.new_zeros(budget)
+        for _, log_shares in _log_shares(pick, scores):
             shares = log_shares.exp_()
             gram += shares.T @ shares
             total += shares.sum(0)
@@ -226,22 +233,20 @@ def _fitted_weights(heads: Sequence[_Head], keys: Tensor, weights: Tensor, score
     return torch.cat([weights[:, :exact], fitted.clamp_min(MIN_WEIGHT)], dim=1)
 
 
-def _fitted_values(
-    heads: Sequence[_Head], keys: Tensor, values: Tensor, weights: Tensor, scores: Scores, exact: int
-) -> Tensor:
+def _fitted_values(picks: Sequence[_Pick], values: Tensor, weights: Tensor, scores: Scores, exact: int) -> Tensor:
     """Returns the values by which the outputs come nearest to the exact ones. The first `exact` values are kept.
 
     The ridge draws values to those of the document, so that keys which the traces hardly use keep theirs.
     """
     grams, targets = [], []
-    for head, k, v, w in zip(heads, keys, values, weights, strict=True):
-        gram = torch.zeros((len(k), len(k)), dtype=torch.float64, device=k.device)
+    for pick, v, w in zip(picks, values, weights, strict=True):
+        gram = torch.zeros((len(v), len(v)), dtype=torch.float64, device=v.device)
         target = gram.new_zeros(v.shape)
-        for rows, log_shares in _log_shares(head, k, scores):
+        for rows, log_shares in _log_shares(pick, scores):
             # softmax subtracts the maximum, so a row does not underflow to 0 / 0 where no chosen key has much weight.
             shares = log_shares.add_(w.log().float()).softmax(-1)
             gram += shares.T @ shares
-            target += shares.T @ (head.states.out[rows] - shares @ v)
+            target += shares.T @ (pick.head.states.out[rows] - shares @ v)
         grams.append(gram[exact:, exact:])
         targets.append(target[exact:])
     gram = torch.stack(grams)

@@ -90,12 +90,11 @@ def exact_states(q: Tensor, k: Tensor, v: Tensor, scores: Scores, usage: Usage |
     """
     states = States(torch.empty_like(q), q.new_empty(len(q)))
     for rows in row_chunks(len(q), len(k)):
-        weights = scores(q[rows], k)
-        most = weights.amax(-1, keepdim=True)
-        weights.sub_(most).exp_()
-        total = weights.sum(-1, keepdim=True)
-        states.lse[rows] = (most + total.log()).squeeze(-1)
-        weights.div_(total)
+        score = scores(q[rows], k)
+        weights = score.softmax(-1)
+        # A weight is exp(score - lse). The greatest one loses nothing to underflow.
+        most, at = weights.max(-1)
+        states.lse[rows] = score.gather(-1, at[:, None]).squeeze(-1) - most.log()
         states.out[rows] = weights @ v
         if usage is not None:
             usage.mass += weights.sum(0)
