@@ -560,16 +560,6 @@ def test_cuda_graphs(model, start, stock_answers, passes, mode, is_async):
     assert passes.shifted > 0
 
 
-def test_sinks_that_are_loaded_again_replace_those_that_graphs_read():
-    sinks = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
-    layer = backend.Attention(4, 64, 0.125, sinks=sinks)
-    layer.process_weights_after_loading(torch.bfloat16)
-    read = layer._kernel_sinks
-    sinks.data.fill_(2)
-    layer.process_weights_after_loading(torch.bfloat16)
-    assert layer._kernel_sinks is read and read.dtype == torch.float32 and read.tolist() == [2.0] * 4
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("vllm", reason="make test-vllm")
 
@@ -161,6 +162,16 @@ def test_a_new_request_finds_a_block_that_a_running_one_writes_in_the_same_pass(
     for question, answer in zip(questions, ask(llm, questions), strict=True):
         assert_right(model, question, answer)
     assert scheduler.counts.shifted_blocks - before == 2, "the second request has both blocks of the document moved"
+
+
+def test_sinks_that_are_loaded_again_replace_those_that_graphs_read():
+    sinks = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+    layer = backend.Attention(4, 64, 0.125, sinks=sinks)
+    layer.process_weights_after_loading(torch.bfloat16)
+    read = layer._kernel_sinks
+    sinks.data.fill_(2)
+    layer.process_weights_after_loading(torch.bfloat16)
+    assert layer._kernel_sinks is read and read.dtype == torch.float32 and read.tolist() == [2.0] * 4
 
 
 def test_remembered_chains_are_those_of_vllm(llm):
