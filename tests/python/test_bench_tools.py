@@ -249,6 +249,23 @@ class TestRows:
         assert row["limits"][0]["bound_us"] == pytest.approx(1.03 * row["own"]["without"])
         assert "key_bias True" in capsys.readouterr().out
 
+    def test_a_row_of_a_memory_measures_the_prefix_beside_it(self, capsys):
+        """Peers compute the prefix."""
+        rows = {(row.peers_at["context"], row.batch, row.stored > 0): row for row in TABLES["memories"]}
+        assert len(rows) == len(TABLES["memories"]) == 22
+        assert {key for key, row in rows.items() if row.limits} == {(8192, 1, True), (8192, 64, False)}
+        assert set(rows[8192, 32, True].variants) == {"exact", "exact_cascade", "compact_256"}
+        small = {"batch": 2, "heads": (4, 2), "head_dim": 64, "rope": "neox"}
+        prefix = {"context": 64, "doc_tokens": 64, "options": {}}
+        changed = {"variants": {"exact": prefix, "exact_cascade": prefix | {"cascade": True}}, "peers_at": prefix}
+        shape = replace(rows[8192, 32, True], context=32, doc_tokens=32, **small, **changed)
+        seen = []
+        bench_ = emulated()
+        bench_.peers = {name: lambda shape, memory: seen.append(shape) or (lambda: None) for name in shape.peers}
+        row = command.measured(shape, bench_)
+        assert {each.context for each in seen} == {64} and set(row["own"]) == set(changed["variants"])
+        assert "key_bias True" in (text := capsys.readouterr().out) and "in place of 64" in text
+
     def test_a_planner_row_has_its_floor_and_segments(self, monkeypatch, capsys):
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
         shape = Shape("plan", 3, 1, 96, doc_tokens=32, peers=(), limits=(Limit("floor_us", plus_us=4),), **SMALL)

@@ -24,7 +24,8 @@ class Bench(user.Bench):
 
 def attention_row(shape: Shape, bench: Bench) -> Row:
     """Measures decode or prefill, interleaved with the shape's variants and peers."""
-    return user.attention_row(shape, bench, {name: shape.variant(values) for name, values in shape.variants.items()})
+    own = {name: shape.variant(values) for name, values in shape.variants.items()}
+    return user.attention_row(shape, bench, own, shape.of_peers)
 
 
 def plan_row(shape: Shape, bench: Bench) -> Row:

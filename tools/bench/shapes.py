@@ -45,6 +45,7 @@ class Shape(user.Shape):
     group: str | None = None  # rows of one group are evaluated together
     options: Overrides = field(default_factory=dict, hash=False)  # further fields of the spec
     variants: dict[str, Overrides] = field(default_factory=dict, hash=False)  # changes of the row's own kernel
+    peers_at: Overrides = field(default_factory=dict, hash=False)  # changes of the step that peers compute
     limits: tuple[Limit, ...] = ()
 
     def spec(self, **further: Any) -> lazyrope.AttentionSpec:
@@ -62,10 +63,15 @@ class Shape(user.Shape):
 
     def variant(self, overrides: Overrides) -> Shape:
         """Returns the same shape with the overrides, and without variants, peers and limits."""
-        return replace(self, **{"variants": {}, "peers": (), "limits": (), **overrides})
+        return replace(self, **{"variants": {}, "peers": (), "peers_at": {}, "limits": (), **overrides})
+
+    @property
+    def of_peers(self) -> Shape:
+        """The step that peers compute."""
+        return self.variant({"peers": self.peers, **self.peers_at})
 
     def about(self) -> dict[str, Any]:
-        names = ("pools_apart", "ragged", "doc_between", "first_context", "first_tokens", "family", "group")
+        names = ("pools_apart", "ragged", "doc_between", "first_context", "first_tokens", "family", "group", "peers_at")
         non_default = {name: getattr(self, name) for name in names}
         return {**super().about(), **{name: value for name, value in non_default.items() if value}, **self.options}
 

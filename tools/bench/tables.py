@@ -9,6 +9,7 @@ from tools.bench.breadth import breadth
 from tools.bench.decode import DECODE, sweep
 from tools.bench.limits import MeanLimit
 from tools.bench.mass import mass
+from tools.bench.memories import memories
 from tools.bench.prefill import MEANS, PREFILL
 from tools.bench.ropes import ropes
 from tools.bench.shapes import of_user
@@ -23,6 +24,7 @@ TABLES = {
     "shared": shared(),
     "mass": mass(),
     "bias": bias(),
+    "memories": memories(),
     "all": [of_user(shape) for shape in user.TABLES["all"]],
 }
 

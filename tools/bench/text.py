@@ -33,6 +33,7 @@ def shape_text(row: Row) -> str:
     documents = f"documents of {lengths_text(row)}"
     first = f", {row['first_tokens']} of the first" if "first_tokens" in row else ""
     documents += f", {row['distinct_tokens']} distinct tokens" if "distinct_tokens" in row else ""
+    documents += f", in place of {row['peers_at']['context']}" if "peers_at" in row else ""
     family = f", family {row['family']}" if "family" in row else ""
     return (
         f"{row['kernel']:10s} {row['batch']:3d} x {row['query_tokens']} over {context}{first} "

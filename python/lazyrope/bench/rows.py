@@ -115,8 +115,12 @@ class LazyAttention(Requests):
         self.kernel(self.q, self.k_pool, self.v_pool, self.step, **self.given)
 
 
-def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Shape] | None = None) -> Row:
-    """Measures decode or prefill, interleaved with its peers and with lazyrope's kernels at `own` other shapes.
+def attention_row(
+    shape: Shape, bench: Bench, own: Mapping[str, Shape] | None = None, of_peers: Shape | None = None
+) -> Row:
+    """Measures decode or prefill, interleaved with lazyrope's kernels at `own` other shapes, and with its peers.
+
+    Peers compute `shape`, or `of_peers` if it is given.
 
     Returns:
         Microseconds: "us" of the kernel, "plan_us" of the planner, which runs once for all layers, "step_us" of both
@@ -128,7 +132,7 @@ def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Shape] | None = 
     others = {name: LazyAttention(other, bench) for name, other in (own or {}).items()}
     own_calls = {name: other.attend for name, other in others.items()}
     own_plans = {f"{name} plan": other.update for name, other in others.items()}
-    peers = peer_calls(shape, bench.memory, bench.peers)
+    peers = peer_calls(of_peers or shape, bench.memory, bench.peers)
     calls: dict[str, Call] = {
         "us": lazy.attend,
         "plan_us": lazy.update,
