@@ -29,12 +29,10 @@ struct WgmmaProduct {
   static constexpr bool kScaled = false;
   static constexpr bool kWidens = false;
 
-  // scores = queries x keys^T for kKeys keys, added to the scores' old values if `accumulate`. Both
-  // descriptors are made by Tile::columns().
+  // scores = queries x keys^T for kKeys keys. Both descriptors are made by Tile::columns().
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_query_key(Accumulator<kKeys>& scores,
-                                                 SharedDescriptor queries, SharedDescriptor keys,
-                                                 bool accumulate = false) {
+                                                 SharedDescriptor queries, SharedDescriptor keys) {
     constexpr int kSteps = kHeadDim / 16;
     SharedDescriptor a[kSteps], b[kSteps];
 #pragma unroll
@@ -42,7 +40,7 @@ struct WgmmaProduct {
       a[step] = Tile::offset_by(queries, step);
       b[step] = Tile::offset_by(keys, step);
     }
-    wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a, b, accumulate);
+    wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a, b, false);
   }
 
   // Does the same, from zero, for the 16 queries from `row` on, by one warp alone with

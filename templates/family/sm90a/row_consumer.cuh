@@ -54,10 +54,6 @@ class RowConsumer {
   // other head dims one instance is slower: by 1% at 64. With longer rows ptxas would then keep the
   // operands' descriptors in the lanes' registers, and copy them for each product.
   static constexpr bool kStepsBeforeLoop = kHeadDim != 128;
-  // If queries include the softmax scale, scores begin as their biases, and the product is added.
-  // The warp loads the biases while it waits until it may issue products.
-  static constexpr bool kStartsWithBias =
-      Spec::kHasKeyBias && Memory::kScalesQueries && !(Spec::kSoftcap > 0.0f);
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
   using Result =
@@ -199,7 +195,6 @@ class RowConsumer {
   // Computes the scores of the work tile's first block.
   LAZYROPE_DEVICE void compute_first_scores(Scores& scores, int32 block, int32 last,
                                             const BlockInfo& info) {
-    start_scores(scores);
     pipelines_.wait_for_keys();
     multiply_keys(scores);
     wgmma_wait_group<0>();
@@ -213,7 +208,6 @@ class RowConsumer {
     if constexpr (kRotatesQueries) pipelines_.rotate_queries_back();
     Product::multiply_query_key_by_warp(scores, pipelines_.queries(), first_row(),
                                         pipelines_.keys());
-    if constexpr (kStartsWithBias) key_biases_.add(scores, UniformScale{1.0f});
     if constexpr (kRotatesQueries) pipelines_.restore_queries();
   }
 
@@ -238,15 +232,11 @@ class RowConsumer {
     }
   }
 
-  LAZYROPE_DEVICE void start_scores(Scores& scores) const {
-    if constexpr (kStartsWithBias) key_biases_.start(scores);
-  }
-
   LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
     constexpr int32 kGroupBytes = Memory::QueryTile::bytes(kGroupRows);
     wgmma_fence();
     Product::multiply_query_key(scores, pipelines_.query_columns(mma_order_.group() * kGroupBytes),
-                                pipelines_.key_columns(), kStartsWithBias);
+                                pipelines_.key_columns());
     wgmma_commit_group();
   }
 
@@ -254,7 +244,6 @@ class RowConsumer {
   LAZYROPE_DEVICE BlockInfo issue_both_products(Scores& scores,
                                                 const OperandA (&weights)[kKeys / 16],
                                                 const Table& table, int32 block) {
-    start_scores(scores);
     if constexpr (kRotatesQueries)
       if (pipelines_.changes_document()) return rotate_between(scores, weights, table, block);
     pipelines_.wait_for_keys();
@@ -351,23 +340,13 @@ class RowConsumer {
                                          memory_.positions(stage_) + first_row() * 4);
   }
 
-  // Adds the biases of a block's keys to its scores, unless they have them. Returns the factor that
-  // is left.
-  template <class Scale>
-  LAZYROPE_DEVICE auto add_key_biases(Scores& scores, const Scale& scale) const {
-    if constexpr (kStartsWithBias)
-      return scale;
-    else
-      return key_biases_.add(scores, scale);
-  }
-
   // Caps scores, adds the biases of their keys, masks them, and with kShifts subtracts the known
   // maxima. Returns the factor that is left. Most blocks need neither mask nor shift, so one branch
   // tests for both.
   template <bool kShifts = false>
   LAZYROPE_DEVICE auto prepare_scores(Scores& scores, PositionRange queries,
                                       const BlockInfo& info) const {
-    const auto scale = add_key_biases(scores, apply_softcap<Spec>(scores, score_scale()));
+    const auto scale = key_biases_.add(scores, apply_softcap<Spec>(scores, score_scale()));
     const bool masks = hides_keys<Mask, kKeys>(queries, info);
     const bool shifts = kShifts && softmax_.needs_shift();
     if (masks || shifts) {

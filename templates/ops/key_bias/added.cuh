@@ -124,24 +124,6 @@ class RowKeyBias {
   LAZYROPE_DEVICE UniformScale add(Scores& scores, const Scale& scale) const {
     return add_to_columns(scores, scale, lane_columns());
   }
-  // Replaces scores by them. A product is then added to the scores, if these are logits in log2
-  // units. All lanes of the warp take part.
-  template <class Scores>
-  LAZYROPE_DEVICE void start(Scores& scores) const {
-    using Access = TileAccess<Scores>;
-    const auto bias = lane_columns();
-#pragma unroll
-    for (int n = 0; n < Access::kColumnTiles; ++n) {
-      const FloatPair pair = bias(n);
-#pragma unroll
-      for (int m = 0; m < Access::kRowTiles; ++m)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          Access::at(scores, m, n, 2 * h) = pair.low;
-          Access::at(scores, m, n, 2 * h + 1) = pair.high;
-        }
-    }
-  }
 
  private:
   struct LaneColumns {
