@@ -32,6 +32,7 @@ from lazyrope.vllm.plan import Plan, plan
 from lazyrope.vllm.scheduler import Counts
 from prometheus_client import generate_latest
 from vllm import LLM, SamplingParams
+from vllm.platforms import current_platform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from tests.conftest import HAS_GPU
@@ -45,7 +46,7 @@ ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "0"),
     "VLLM_NO_USAGE_STATS": "1",
 }
-# vLLM measures no memory, so that an engine may start while the memory of the last one becomes free.
+# An engine may start while the memory of the last one becomes free, for vLLM measures none.
 ON_GPU = {"kv_cache_memory_bytes": 1 << 30, "gpu_memory_utilization": 0.02}
 BLOCK = 32
 # The most that log-probabilities may differ from those of fp32. In bfloat16, weights and activations are rounded.
@@ -55,8 +56,7 @@ LAZYROPE = {
     "scheduler_cls": "lazyrope.vllm.Scheduler",
     "worker_cls": "lazyrope.vllm.Worker",
 }
-LENGTHS = (1, 31, 32, 33, 64, 70, 100, 129)
-DOCUMENTS = [random_tokens(random.Random(i), length) for i, length in enumerate(LENGTHS)]
+DOCUMENTS = [random_tokens(random.Random(i), n) for i, n in enumerate((1, 31, 32, 33, 64, 70, 100, 129))]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -409,15 +409,19 @@ def test_the_comparison_fails_without_the_rotation(model, llm, monkeypatch):
         ({"lazyrope_documents": [1] * 80}, {"tokens": 100}, "at most 2047 leave room for an answer"),
     ],
 )
-def test_a_mistake_ends_one_request_alone(model, llm, caplog, extra_args, more, message):
+def test_a_mistake_ends_one_request_alone(model, llm, caplog, monkeypatch, extra_args, more, message):
     more = dict(more)
     wrong = {"prompt_token_ids": [3] * more.pop("tokens", 10)}
     params = SamplingParams(max_tokens=4, extra_args=extra_args, detokenize=False, **more)
     right = SamplingParams(max_tokens=4, temperature=0.0, detokenize=False, ignore_eos=True)
-    refused = scheduler_of(llm).counts.refused
+    if len(wrong["prompt_token_ids"]) == 10:
+        with pytest.raises(SpecError, match=message):  # found where the request arrives
+            llm.generate([wrong], [params], use_tqdm=False)
+        monkeypatch.setattr(current_platform, "validate_request", current_platform.validate_request._stock)
+    before = scheduler_of(llm).counts.refused
     results = llm.generate([wrong, {"prompt_token_ids": [3] * 10}], [params, right], use_tqdm=False)
     assert [(len(r.outputs[0].token_ids), r.outputs[0].finish_reason) for r in results] == [(0, "error"), (4, "length")]
-    assert message in caplog.text and scheduler_of(llm).counts.refused == refused + 1
+    assert message in caplog.text and scheduler_of(llm).counts.refused == before + 1
 
 
 def test_counts_reach_the_metrics(model, llm):

@@ -34,6 +34,7 @@ from .layout import PromptLayout
 from .limits import check_config, check_pool
 from .markers import DocumentToken, read_document_token
 from .prompts import DOCUMENTS, KEYS, PREFIX_TOKENS, arguments, check_arguments, layout_of
+from .requests import check_with_documents
 
 # The hashes of documents that are kept, for each block of the pool. An evicted document often comes back.
 CHAINS_PER_POOL = 4
@@ -319,10 +320,10 @@ def _check_request(request: Any) -> None:
         (request.prompt_token_ids is None or request.prompt_embeds is not None, "prompt embeddings have no documents"),
         (bool(request.mm_features), "images and audio are not served"),
         (request.resumable, "sessions of streamed input are not served"),
-        (request.sampling_params.prompt_logprobs is not None, "prompt_logprobs would count the padding of documents"),
     ):
         if is_refused:
             raise SpecError(f"a request with documents: {reason}")
+    check_with_documents(request.sampling_params.extra_args or {}, request.sampling_params)
 
 
 @dataclass(frozen=True, eq=False)
