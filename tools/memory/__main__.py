@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--prefix", type=int, default=2048, metavar="N", help="tokens of a document (%(default)s)")
     parser.add_argument("--traces", type=int, default=2048, metavar="N", help="trace tokens (%(default)s)")
     parser.add_argument("--test", type=int, default=256, metavar="N", help="test tokens (%(default)s)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="(%(default)s)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of PyTorch (its default)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="complete FILE, and print its tables")
     parser.add_argument("--commit", metavar="HASH", help="the commit that is measured (default: git's)")
@@ -37,7 +38,7 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     sizes = options.prefix, options.traces, options.test
     data = _begun(options, sizes)
-    model, tokenizer = load_smollm2(torch.float32, "cpu", cache=CACHE)
+    model, tokenizer = load_smollm2(torch.float32, options.device, cache=CACHE)
     for seed in range(options.seeds):
         for kind in KINDS:
             if any((cell["kind"], cell["seed"]) == (kind, seed) for cell in data["cells"]):

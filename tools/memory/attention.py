@@ -71,7 +71,7 @@ def queries_after(model: Any, tokens: Sequence[int], document: Document) -> list
             for begin in range(0, q.shape[1], 512):  # a causal mask of all rows would not be computed in blocks
                 end = min(begin + 512, q.shape[1])
                 seen = document.length + end
-                mask = torch.ones((end - begin, seen), dtype=torch.bool).tril(document.length + begin)
+                mask = torch.ones((end - begin, seen), dtype=torch.bool, device=q.device).tril(document.length + begin)
                 rows.append(_sdpa(q[:, begin:end], keys[:, :seen], values[:, :seen], attn_mask=mask))
             return torch.cat(rows, dim=1)
 
@@ -120,7 +120,8 @@ def states_over(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.T
 def _own_states(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> States:
     group = q.shape[0] // k.shape[0]
     score = Scores(q.shape[-1] ** -0.5, None)(q, k.repeat_interleave(group, 0))
-    score = score.masked_fill(torch.ones(score.shape[1:], dtype=torch.bool).triu(1), -torch.inf)
+    later = torch.ones(score.shape[1:], dtype=torch.bool, device=score.device).triu(1)
+    score = score.masked_fill(later, -torch.inf)
     lse = score.logsumexp(-1)
     return States(torch.exp(score - lse[..., None]) @ v.repeat_interleave(group, 0), lse)
 
@@ -132,8 +133,9 @@ def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> 
 
 
 def _run(model: Any, tokens: Sequence[int], position: int, call: _Call, *, logits: bool) -> torch.Tensor:
-    ids = torch.tensor([list(tokens)])
-    arguments = {"position_ids": torch.arange(len(tokens))[None] + position, "use_cache": False, "memory_call": call}
+    ids = torch.tensor([list(tokens)], device=model.device)
+    positions = torch.arange(len(tokens), device=model.device)[None] + position
+    arguments = {"position_ids": positions, "use_cache": False, "memory_call": call}
     with attending_by(model, NAME), torch.no_grad():
         if logits:
             return model(input_ids=ids, **arguments).logits[0].float()

@@ -99,7 +99,7 @@ class Bench:
     def _row(self, method: str, over: list[Over] | None, size: float, read: float | None = None, **rest: Any) -> Row:
         found = self._exact if method == "exact" else self._logits(over)
         kl = (self._exact.exp() * (self._exact - found)).sum(-1).mean()
-        following = torch.tensor(self._text.test[1:])
+        following = torch.tensor(self._text.test[1:], device=found.device)
         nll = -found[:-1].gather(1, following[:, None]).mean()
         top1 = (found.argmax(-1) == self._exact.argmax(-1)).float().mean()
         read = size if read is None else read
