@@ -41,11 +41,13 @@ memory: build $(VENV)/.rag  ## the cost of memories of a document in a real mode
 test: build-tests layers $(VENV)/.rag  ## the tests: C++, Python (on a GPU, or samples of the longest in the emulator), layering
 	@$(MAKE) --no-print-directory --jobs=2 test-cpp test-python
 
+# A test of ctest is a suite: one process that runs several tests.
 test-cpp:
 	@echo "C++ tests: $(BUILD)/ctest.log"
 	@ctest --test-dir $(BUILD) --output-on-failure -j$$(nproc) > $(BUILD)/ctest.log 2>&1 || { cat $(BUILD)/ctest.log; exit 1; }
 	@sed -n '/ tests passed, /p; /^Total Test time/p' $(BUILD)/ctest.log
-	@echo "$$(grep -c '^[[:space:]].* (Skipped)$$' $(BUILD)/ctest.log) tests were skipped"
+	@awk '/^\[  PASSED  \]/ {passed += $$4} /^\[  SKIPPED \].* ms\)$$/ {++skipped} \
+	  END {print passed + 0 " tests of these suites passed, " skipped + 0 " were skipped"}' $(BUILD)/Testing/Temporary/LastTest.log
 
 test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder

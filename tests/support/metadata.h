@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "runtime/step/step_types.h"
 #include "tests/support/host_tensor.h"
 
 namespace lazyrope {
+
+// Returns an element of an array that is indexed by int.
+inline int at(const std::vector<int>& values, int i) { return values[static_cast<std::size_t>(i)]; }
 
 // The values of StepTensors.
 struct StepArrays {

@@ -49,8 +49,6 @@ struct ModelBoundary {
   auto operator<=>(const ModelBoundary&) const = default;
 };
 
-inline int at(const std::vector<int>& values, int i) { return values[static_cast<std::size_t>(i)]; }
-
 // Returns the slots [first, end) of a segment that tokens at these positions see.
 inline std::pair<std::int64_t, std::int64_t> visible(const Setting& setting, int first_position,
                                                      int last_position, std::int64_t origin,

@@ -20,8 +20,6 @@ namespace lazyrope {
 inline constexpr int kPageSize = 16;
 inline constexpr int kWindow = 200;
 
-inline int at(const std::vector<int>& values, int i) { return values[static_cast<std::size_t>(i)]; }
-
 struct ShareSetting {
   std::string name;
   std::string mask = "causal";
