@@ -115,12 +115,18 @@ std::string environment(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-std::vector<Setting> chosen_settings() {
+std::vector<Setting> sample_of_settings() {
   std::vector<Setting> settings = all_settings();
   std::mt19937 random(
       static_cast<unsigned>(std::stoul(environment("LAZYROPE_COMPILE_SAMPLE", "1"))));
   std::shuffle(settings.begin(), settings.end(), random);
   return covering(settings);
+}
+
+// Returns the sample. It is chosen once for all archs, which takes as long as to compile a kernel.
+const std::vector<Setting>& chosen_settings() {
+  static const std::vector<Setting> sample = sample_of_settings();
+  return sample;
 }
 
 struct Job {
@@ -237,7 +243,7 @@ void expect_most_values(const std::vector<Setting>& sample) {
 TEST(Sample, EveryTwoValuesOccurTogether) {
   std::set<Pair> all, sampled;
   for (const Setting& setting : all_settings()) all.merge(pairs_of(setting));
-  const std::vector<Setting> sample = chosen_settings();
+  const std::vector<Setting>& sample = chosen_settings();
   for (const Setting& setting : sample) sampled.merge(pairs_of(setting));
   EXPECT_EQ(sampled, all);
   fmt::print("{} of {} settings\n", sample.size(), all_settings().size());
