@@ -52,10 +52,11 @@ test-cpp:
 test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
-# CI runs the first two of these files: each start of a server, and of another engine, takes long.
+# CI runs the first two of these files: each start of a server, and of another engine, takes long. On the CPU, PyTorch would
+# compile vLLM's sampler with a C++ compiler, for longer than most tests take.
 VLLM_TESTS ?= $(addprefix tests/python/test_vllm,.py _recovery.py _schedules.py _server.py _ranks.py)
 test-vllm: build $(VENV)-vllm/.vllm  ## documents inside a real vLLM on the CPU, in an environment of its own (1.2 GB)
-	PYTHONPATH=$(BUILD)/package $(VENV)-vllm/bin/python -m pytest $(VLLM_TESTS)
+	TORCH_COMPILE_DISABLE=1 PYTHONPATH=$(BUILD)/package $(VENV)-vllm/bin/python -m pytest $(VLLM_TESTS)
 
 # The server of test_vllm_server.py and the ranks of test_vllm_ranks.py are other processes, without an interpreter.
 test-vllm-v2: build $(VENV)-vllm/.triton  ## the same with vLLM's V2 model runner, whose kernels Triton interprets (another 0.6 GB)
