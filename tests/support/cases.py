@@ -53,7 +53,7 @@ WINDOW = 100
 MASK_SIZES = {"sliding_window": {"window": WINDOW}, "chunked": {"chunk": WINDOW}}
 
 PHASES = ("decode", "chunk", "prefill", "mixed")
-MAX_ROWS = 1536  # packed rows of a request; more would only slow the emulator down
+MAX_ROWS = 512  # packed rows of a request; more would only slow the emulator down
 
 
 @dataclass(frozen=True)

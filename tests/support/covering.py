@@ -38,9 +38,9 @@ PER_RANK: list[dict[str, object]] = [
 # Without a GPU, the emulator runs the first EMULATED settings of the list. Compiling takes longer than running, so the
 # kernels of each of these settings run several steps, which differ in the parameters of calls: one for each phase, and
 # with a GPU or --soak another one.
-EMULATED = 32
+EMULATED = 22
 STEPS = len(PHASES) + 1
-RACE_CHECKED = 14
+RACE_CHECKED = 12
 
 Value = tuple[str, object]
 Pair = tuple[Value, Value]
@@ -68,14 +68,24 @@ def values_in(setting: Setting) -> set[Value]:
     return {(name, getattr(setting, name)) for name in FACTORS}
 
 
+def first_values(rng: random.Random) -> list[dict[str, object]]:
+    """Returns values that the first settings have: those of PER_RANK, then each other group in a random order."""
+    others = [group for group in FACTORS["group"] if all(group != values["group"] for values in PER_RANK)]
+    return PER_RANK + [{"group": group} for group in rng.sample(others, len(others))]
+
+
 def covering_settings(count: int, seed: int) -> list[Setting]:
-    """Returns `count` settings: those of PER_RANK, greedily chosen ones until every pair occurs, then random ones."""
+    """Returns `count` settings: those of PER_RANK, greedily chosen ones until every pair occurs, then random ones.
+
+    The first settings have a group each, because a group has more values than any other factor.
+    """
     rng = random.Random(seed)
     missing = all_pairs()
     settings: list[Setting] = []
+    first = first_values(rng)
 
     def draw() -> dict[str, object]:
-        fixed = PER_RANK[len(settings)] if len(settings) < len(PER_RANK) else {}
+        fixed = first[len(settings)] if len(settings) < len(first) else {}
         values = {name: rng.choice(FACTORS[name]) for name in FACTORS} | fixed
         return draw() if pairs_of(values) & IMPOSSIBLE else values
 
