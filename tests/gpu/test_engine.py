@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,9 +12,9 @@ import torch
 
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
-from lazyrope.transformers import Engine, attach, passes
+from lazyrope.transformers import attach, passes
 
-from tests.support.serving import assert_agrees, assert_nothing_is_held, random_tokens
+from tests.support.serving import assert_agrees, assert_nothing_is_held, run, serve_at_once
 from tools.rag.model import tiny_llama
 
 
@@ -31,23 +30,6 @@ def captures(monkeypatch) -> list[tuple[int, int]]:
 
     monkeypatch.setattr(passes._Graph, "_capture", counted)
     return sizes
-
-
-def run(engine: Engine, seed: int, count: int) -> list[Any]:
-    rng = random.Random(seed)
-    corpus = [random_tokens(rng, rng.randint(1, 200)) for _ in range(9)]
-    generations = [
-        engine.generate(
-            random_tokens(rng, rng.randint(1, 30)),
-            rng.sample(corpus, rng.randint(0, 4)),
-            max_new_tokens=rng.randint(1, 25),
-            mode=rng.choice(["lazy", "block", "recompute"]),
-            stop=[],
-        )
-        for _ in range(count)
-    ]
-    engine.run()
-    return generations
 
 
 GRAPH_TOKENS = pytest.mark.parametrize("max_graph_tokens", [0, 256])
@@ -125,11 +107,7 @@ def test_engines_of_several_models_capture_in_threads(captures):
 def test_engines_on_two_gpus_agree_with_plain_passes(model, exact, captures):
     engines = [attach(copy.deepcopy(model).to(f"cuda:{i}"), budget="64MiB") for i in range(2)]
     alone = attach(model, budget="64MiB", cuda_graphs=False)
-    with ThreadPoolExecutor(2) as threads:
-        for seed in range(5):
-            for generations in threads.map(lambda engine, seed=seed: run(engine, seed, 20), engines):
-                for generation in generations:
-                    assert_agrees(generation, alone, exact)
+    serve_at_once(engines, alone, exact, rounds=5, count=20)
     assert len(captures) > 10
 
 

@@ -6,10 +6,8 @@ Each rank is a process. On the CPU, the ranks exchange their sums by gloo; on a 
 from __future__ import annotations
 
 import gc
-import os
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ import torch
 
 pytest.importorskip("vllm", reason="make test-vllm")
 
-import lazyrope
 from vllm import LLM
 
 from tests.conftest import HAS_GPU
@@ -36,8 +33,8 @@ from tests.python.test_vllm import (
     random_questions,
     scheduler_of,
 )
-from tests.python.test_vllm_server import write_metadata
 from tests.support.serving import DTYPE, as_dtype, random_tokens
+from tests.support.vllm_processes import variables_of_ranks
 from tools.rag.model import tiny_llama
 
 RANKS = 2
@@ -49,15 +46,10 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module", autouse=True)
 def processes(tmp_path_factory) -> Iterator[None]:
     """Lets the processes of the ranks find the plug-in, and gives each a core on the CPU."""
-    metadata = tmp_path_factory.mktemp("metadata")
-    write_metadata(metadata)
-    paths = [str(metadata), str(Path(lazyrope.__file__).parents[1]), str(Path(__file__).parents[2])]
+    variables = ENVIRONMENT | variables_of_ranks(tmp_path_factory.mktemp("metadata"), RANKS)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
+        for name, value in variables.items():
             patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "|".join(str(rank) for rank in range(RANKS)))
         yield
 
 

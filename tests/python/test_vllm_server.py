@@ -29,10 +29,9 @@ import lazyrope.vllm
 import openai
 import tokenizers
 import transformers
-from lazyrope.vllm import releases
 
-from tests.conftest import HAS_GPU
 from tests.support.serving import DTYPE, random_tokens
+from tests.support.vllm_processes import write_metadata
 from tools.rag.model import tiny_llama
 
 ROOT = Path(__file__).parents[2]
@@ -45,23 +44,6 @@ START += ["--additional-config", json.dumps({"lazyrope": {"document_token": MARK
 SPECIAL = ["<bos>", "<eos>", "<message>", MARK]
 VOCABULARY = 1024 + len(SPECIAL)  # the special tokens come last: prompts of random tokens have none
 TEMPLATE = "<bos>{% for m in messages %}<message>{{ m.role }}: {{ m.content }}{% endfor %}<message>assistant: "
-
-
-def write_metadata(folder: Path) -> None:
-    """Writes what pip writes about lazyrope. On the CPU also about vLLM, whose server wants a distribution "vllm"."""
-    groups = re.findall(r'entry-points\."([\w.]+)"\]\n(\w+) = "(.+)"\n', (ROOT / "pyproject.toml").read_text())
-    assert len(groups) == 2
-    points = "".join(f"[{group}]\n{name} = {target}\n" for group, name, target in groups)
-    write_distribution(folder, "lazyrope", lazyrope.__version__, points)
-    if not HAS_GPU:
-        write_distribution(folder, "vllm", f"{releases.installed_version()}+cpu", "")
-
-
-def write_distribution(folder: Path, name: str, version: str, entry_points: str) -> None:
-    info = folder / f"{name}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(entry_points)
 
 
 def tokenizer_of_bytes() -> transformers.PreTrainedTokenizerFast:

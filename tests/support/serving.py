@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -65,6 +66,41 @@ def assert_near(given: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor | 
     error = ((given.float() - exact).norm() / exact.norm()).item()
     eager_error = ((eager.float() - exact).norm() / exact.norm()).item() if eager is not None else 0.0
     assert error <= max(1e-4, 2 * eager_error), f"error {error:.2e}, eager {eager_error:.2e}"
+
+
+def run(engine: Engine, seed: int, count: int, longest: int = 200) -> list[Any]:
+    """Serves random requests together. No document is longer than `longest`, and no answer than an eighth of it."""
+    rng = random.Random(seed)
+    corpus = [random_tokens(rng, rng.randint(1, longest)) for _ in range(9)]
+    generations = [
+        engine.generate(
+            random_tokens(rng, rng.randint(1, 30)),
+            rng.sample(corpus, rng.randint(0, 4)),
+            max_new_tokens=rng.randint(1, longest // 8),
+            mode=rng.choice(["lazy", "block", "recompute"]),
+            stop=[],
+        )
+        for _ in range(count)
+    ]
+    engine.run()
+    return generations
+
+
+def serve_at_once(engines: list[Engine], alone: Engine, exact: Any, rounds: int, **sizes: int) -> None:
+    """Serves the same requests by several engines, a thread each, and compares with those of :func:`assert_agrees`.
+
+    Args:
+        engines: The engines that are compared.
+        alone: An engine that serves no other request, and captures no graphs.
+        exact: Its model in fp32.
+        rounds: How often all engines serve requests, other ones each time.
+        sizes: The arguments of :func:`run`.
+    """
+    with ThreadPoolExecutor(len(engines)) as threads:
+        for seed in range(rounds):
+            for generations in threads.map(lambda engine, seed=seed: run(engine, seed, **sizes), engines):
+                for generation in generations:
+                    assert_agrees(generation, alone, exact)
 
 
 def assert_nothing_is_held(engine: Engine) -> None:
