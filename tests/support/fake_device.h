@@ -20,7 +20,7 @@ class FakeDevice : public Device {
   int sm_count() const override { return sms; }
   int l2_bytes() const override { return l2; }
   std::string driver() const override { return driver_name; }
-  DeviceId id() const override { return {DeviceType::kCpu, 0}; }
+  DeviceId id() const override { return {DeviceType::kCpu, index}; }
 
   std::unique_ptr<LoadedKernel> load(const Binary& binary) const override {
     on_load();
@@ -53,6 +53,7 @@ class FakeDevice : public Device {
   }
   bool is_capturing(Stream) const override { return capturing; }
 
+  int index = 0;
   int sms = 4;
   bool capturing = false;
   mutable int loads = 0;

@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <stdexcept>
+#include <utility>
 
 #include "cache/error.h"
 #include "codegen/config_variants.h"
@@ -284,6 +285,20 @@ TEST_F(StoredTuning, IsUsedByTheNextProcessWithoutMeasuring) {
     EXPECT_TRUE(std::ranges::all_of(again->kernels(), &Kernel::from_cache));
     EXPECT_EQ(stored(next)->tuning(), again->tuning()) << "from memory";
   }
+}
+
+// The kernels are compiled once, and each device loads them.
+TEST_F(StoredTuning, IsUsedByAnotherDeviceOfTheSameName) {
+  Engine engine(config());
+  const auto attention = tuned(engine);
+  us_of = [](const Binary&, int) -> double { throw std::logic_error("a kernel was launched"); };
+  const std::shared_ptr<FakeDevice> first = std::exchange(device_, std::make_shared<FakeDevice>());
+  device_->index = 1;
+  const auto other = stored(engine);
+  ASSERT_NE(other, nullptr);
+  EXPECT_EQ(other->config(), attention->config());
+  EXPECT_EQ(*other->tuning(), *attention->tuning());
+  EXPECT_EQ(other->kernels(), attention->kernels()) << "kernels were compiled again";
 }
 
 TEST_F(StoredTuning, OfAnotherDriverIsNotUsed) {
