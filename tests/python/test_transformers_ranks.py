@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import lazyrope
 import pytest
 import torch
@@ -16,15 +9,10 @@ import torch
 pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
 from tests.conftest import HAS_GPU
-from tests.support.serving import DTYPE
+from tests.gpu import two_gpus
+from tests.support import ranks
+from tests.support.ranks import HEADS, RANKS, Found
 from tools.rag.model import tiny_llama
-
-RANKS = 2
-ROOT = Path(__file__).parents[2]
-# The heads of the whole model, and those of one rank. One KV head of the last model is repeated for both ranks.
-HEADS = {"16-4": (16, 4), "18-6": (18, 6), "10-1": (10, 1)}
-# The most that hidden states may differ, relative to their norm: sums over ranks have another order.
-ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 pytestmark = pytest.mark.skipif(HAS_GPU and torch.cuda.device_count() < RANKS, reason="two ranks need two GPUs")
 
@@ -39,89 +27,43 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("name", names_of_models(metafunc.config))
 
 
-def save_model(folder: Path, heads: tuple[int, int]) -> None:
-    """Saves a tiny model, in which KV heads are repeated until each rank has one."""
-    counts = {"num_attention_heads": heads[0], "num_key_value_heads": max(RANKS, heads[1])}
-    model = tiny_llama(dtype=DTYPE, hidden_size=16 * heads[0], **counts)
-    repeats = max(1, RANKS // heads[1])
-    for layer in model.model.layers:
-        for projection in (layer.self_attn.k_proj, layer.self_attn.v_proj):
-            first = projection.weight.data[: len(projection.weight) // repeats]
-            projection.weight.data.copy_(first.repeat(repeats, 1))
-    model.save_pretrained(folder)
-
-
 @pytest.fixture(scope="module")
-def found(pytestconfig, tmp_path_factory) -> list[dict[str, Any]]:
+def found(pytestconfig, tmp_path_factory) -> list[dict[str, Found]]:
     """Returns what each rank has found."""
-    folder = tmp_path_factory.mktemp("ranks")
-    for name in names_of_models(pytestconfig):
-        save_model(folder / "models" / name, HEADS[name])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.support.ranks"]
-    kind = "cuda" if HAS_GPU else "cpu"
-    logs = [folder / f"{rank}.log" for rank in range(RANKS)]
-    ranks = []
-    for rank, log in enumerate(logs):
-        with log.open("w") as output:
-            given = [*command, str(rank), str(RANKS), str(folder), kind]
-            ranks.append(subprocess.Popen(given, cwd=ROOT, env=environment, stdout=output, stderr=output))
-    try:
-        for rank, log in zip(ranks, logs, strict=True):
-            assert rank.wait(300) == 0, log.read_text()
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    names = names_of_models(pytestconfig)
+    return ranks.run_ranks(tmp_path_factory.mktemp("ranks"), names, "cuda" if HAS_GPU else "cpu")
 
 
 @pytest.fixture
-def of_model(name, found) -> list[dict[str, Any]]:
+def of_model(name, found) -> list[Found]:
     return [of_rank[name] for of_rank in found]
 
 
 def test_all_ranks_do_the_same(of_model):
-    first, second = of_model
-    assert first == second
+    ranks.check_alike(of_model)
 
 
 def test_the_divided_model_gives_what_the_whole_one_gives(of_model):
-    for rank in of_model:
-        assert rank["error"] < ERROR[DTYPE]
-        if DTYPE == torch.float32:  # near ties differ in bfloat16
-            assert rank["divided"]["tokens"] == rank["whole"]["tokens"]
-            assert rank["divided"]["chosen"] == rank["whole"]["chosen"]
+    ranks.check_outputs(of_model)
 
 
 def test_documents_are_stored_once_and_found_in_any_order(of_model):
-    for rank in of_model:
-        hits, misses = rank["divided"]["found"]
-        assert [hits, misses] == rank["whole"]["found"] and hits > misses
-        assert len(set(rank["divided"]["keys"])) == len(rank["whole"]["keys"]) == misses
+    ranks.check_stored(of_model)
 
 
 def test_documents_are_evicted_alike(of_model):
-    for rank in of_model:
-        kept = rank["evicted"]
-        assert all(1 <= len(keys) <= 3 for keys in kept) and len({key for keys in kept for key in keys}) == 4
-        assert kept[-1] != kept[-2]
+    ranks.check_evicted(of_model)
 
 
-def test_each_rank_has_the_heads_of_its_spec(found, name):
-    heads = HEADS[name]
-    config = {
-        "model_type": "llama",
-        "hidden_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": heads[0],
-        "num_key_value_heads": heads[1],
-        "head_dim": 64,
-        "rope_theta": 10000.0,
-        "torch_dtype": "bfloat16",
-        "max_position_embeddings": 4096,
-    }
-    spec = lazyrope.AttentionSpec.from_hf(config, tensor_parallel=RANKS)
-    assert [rank[name]["heads"] for rank in found] == [[spec.num_q_heads, spec.num_kv_heads]] * RANKS
+def test_each_rank_has_the_heads_of_its_spec(of_model, name):
+    ranks.check_heads(of_model, name)
+
+
+def test_the_rows_of_two_gpus_have_the_figures_of_each_model(found):
+    """tests/gpu/two_gpus.py makes them of what ranks on GPUs have found."""
+    for row, name in zip(two_gpus.rows_of_ranks(found), found[0], strict=True):
+        assert row["heads"] == found[0][name]["heads"] and row["error"] < ranks.ERROR[ranks.DTYPE]
+        assert row["hits"] > row["misses"] > 0
 
 
 def test_a_model_whose_heads_transformers_does_not_divide_is_refused():

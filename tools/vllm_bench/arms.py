@@ -55,6 +55,8 @@ class Setup:
         max_requests: The most requests at a time.
         max_tokens: The most tokens of a pass.
         eager: True: no CUDA graphs and no torch.compile.
+        ranks: The GPUs among which the model is divided.
+        weights: The folder of a saved model. Empty: a model of random weights, which are other ones on each rank.
     """
 
     tiny: bool = False
@@ -67,9 +69,13 @@ class Setup:
     max_requests: int = 128
     max_tokens: int = 8192
     eager: bool = False
+    ranks: int = 1
+    weights: str = ""
 
     @property
     def config(self) -> dict[str, Any]:
+        if self.weights:
+            return json.loads(Path(self.weights, "config.json").read_text())  # type: ignore[no-any-return]
         shape: dict[str, Any] = json.loads(SHAPE.read_text())
         return shape | TINY if self.tiny else shape
 
@@ -140,15 +146,29 @@ class Arm:
     def clear_host_times(self) -> None:
         self._host_seconds.clear()
 
-    def add(self, name: str, prompt: Prompt, answer: int) -> None:
+    def _parameters(self, prompt: Prompt, answer: int, **options: Any) -> Any:
         from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
 
         level = LEVELS.get(self.name)
         extra = arguments(prompt.lengths, 0, level.level, level.overlay_tokens) if level is not None else {}
-        greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.DELTA}
-        params = SamplingParams(max_tokens=answer, extra_args=extra or None, **greedy)
+        greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
+        return SamplingParams(max_tokens=answer, extra_args=extra or None, **greedy, **options)
+
+    def add(self, name: str, prompt: Prompt, answer: int) -> None:
+        from vllm.sampling_params import RequestOutputKind
+
+        params = self._parameters(prompt, answer, output_kind=RequestOutputKind.DELTA)
         self._engine.add_request(name, {"prompt_token_ids": prompt.tokens}, params)
+
+    def answers(self, prompts: list[Prompt], answer: int) -> list[list[dict[int, float]]]:
+        """Answers prompts together. Returns the two best tokens of each position with their log-probabilities.
+
+        The first of the two is the answer's token.
+        """
+        params = [self._parameters(prompt, answer, logprobs=2) for prompt in prompts]
+        asked = [{"prompt_token_ids": prompt.tokens} for prompt in prompts]
+        results = self._llm.generate(asked, params, use_tqdm=False)
+        return [_best(result.outputs[0]) for result in results]
 
     def step(self) -> list[Output]:
         return [
@@ -211,6 +231,14 @@ def engines(names: Sequence[str]) -> list[list[str]]:
     return groups
 
 
+def _best(output: Any) -> list[dict[int, float]]:
+    rows = []
+    for token, row in zip(output.token_ids, output.logprobs, strict=True):
+        others = {other: entry.logprob for other, entry in row.items() if other != token}
+        rows.append({token: row[token].logprob} | others)
+    return rows
+
+
 def _longest_prompt(setup: Setup) -> int:
     padded = -(-setup.document_tokens // setup.block_size) * setup.block_size
     return 5 * padded + 64 + setup.answer
@@ -225,11 +253,10 @@ def _start(name: str, setup: Setup) -> Any:
     options = OPTIONS[name]
     if options:
         plugin.register()
-    folder = tempfile.mkdtemp()
-    Path(folder, "config.json").write_text(json.dumps(setup.config))
     return LLM(
-        folder,
-        load_format="dummy",
+        setup.weights or _folder_of(setup.config),
+        load_format="auto" if setup.weights else "dummy",
+        tensor_parallel_size=setup.ranks,
         skip_tokenizer_init=True,
         max_model_len=max(_longest_prompt(setup) + OVERLAY_TOKENS, setup.context + setup.answer),
         block_size=setup.block_size,
@@ -241,6 +268,12 @@ def _start(name: str, setup: Setup) -> Any:
         seed=0,
         **options,
     )
+
+
+def _folder_of(config: dict[str, Any]) -> str:
+    folder = tempfile.mkdtemp()
+    Path(folder, "config.json").write_text(json.dumps(config))
+    return folder
 
 
 def texts(arm: Arm, seed: int, count: int, tokens: int) -> list[Prompt]:
