@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(
 PACKED = Setting(packed_prefill=True, phase="mixed")
 # Documents of 5 to 70 tokens and one of 300, whose blocks would be mostly empty.
 LENGTHS = [17, 5, 70, 0, 16, 33, 1, 64, 300, 29]
+TOKENS = 70  # the queries of a request, which have several tiles of rows
 
 
 def build(spec: lazyrope.AttentionSpec) -> lazyrope.Attention:
@@ -71,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_short_documents_agree_with_fp64(name):
     """Their positions follow each other, so all of them become one segment. The scratch suffices exactly."""
-    case = documents_case(SETTINGS[name], LENGTHS, 150, DEVICE)
+    case = documents_case(SETTINGS[name], LENGTHS, TOKENS, DEVICE)
     kernel = build(case.spec)
     tokens = tokens_of_prefill(case, kernel)
     assert tokens == sum(LENGTHS)
@@ -90,7 +91,7 @@ def test_segments_whose_positions_do_not_follow_each_other_agree_with_fp64(name)
     for length in LENGTHS:
         bases.append(at)
         at += length + rng.choice([0, 0, 1, -3, 500])
-    case = documents_case(SETTINGS[name], LENGTHS, 150, DEVICE, bases)
+    case = documents_case(SETTINGS[name], LENGTHS, TOKENS, DEVICE, bases)
     kernel = build(case.spec)
     check_case(case, kernel, plan(case, kernel, sum(LENGTHS)))
 
@@ -121,7 +122,7 @@ def test_keys_of_8_bits_are_packed_where_many_rows_would_widen_them(tokens, pack
 
 def test_a_step_may_be_filled_again_with_and_without_packing():
     """An update that packs, one whose segments are too many tokens, and the first one again."""
-    short, long = (documents_case(PACKED, lengths, 150, DEVICE) for lengths in (LENGTHS, [400, 300]))
+    short, long = (documents_case(PACKED, lengths, TOKENS, DEVICE) for lengths in (LENGTHS, [400, 300]))
     kernel = build(short.spec)
     step = plan(short, kernel, sum(LENGTHS))
     first = attend(short, kernel, step)
