@@ -53,7 +53,8 @@ WINDOW = 100
 MASK_SIZES = {"sliding_window": {"window": WINDOW}, "chunked": {"chunk": WINDOW}}
 
 PHASES = ("decode", "chunk", "prefill", "mixed")
-MAX_ROWS = 512  # packed rows of a request; more would only slow the emulator down
+# The most packed rows of a request by the type of the device. More would only slow the emulator down.
+MAX_ROWS = {"cpu": 512, "cuda": 1536}
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,7 @@ def random_case(setting: Setting, seed: int, device: str | torch.device, longest
     generator = torch.Generator().manual_seed(seed)
     device = torch.device(device)
     tokens, longest = random_sizes(rng, setting.phase, longest)
-    tokens = [min(n, MAX_ROWS // setting.group) for n in tokens]
+    tokens = [min(n, MAX_ROWS[device.type] // setting.group) for n in tokens]
     sizes = [rng.choice([0, 1, 15, 16, 17, rng.randint(1, longest), longest]) for _ in range(rng.randint(1, 4))]
     owns = [rng.choice([0, n, n + rng.randint(0, 50)]) for n in tokens]
     needed = sum(-(-(n + setting.page_size) // setting.page_size) for n in sizes + owns)
