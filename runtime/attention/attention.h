@@ -151,7 +151,7 @@ class Attention {
   const Arch& arch_;
   KernelConfig config_;
   std::optional<KernelConfig> rotated_config_;            // codegen/rotated_keys.h
-  AttentionSpec scratch_spec_;                            // of the pool that rotated keys are in
+  AttentionSpec scratch_spec_;                            // the spec with a pool of 16 bits
   std::vector<std::shared_ptr<DeferredKernel>> kernels_;  // those of attention_kernels()
   std::array<std::size_t, kKernelKinds> index_of_{};      // by KernelKind
   std::shared_ptr<const Tuning> tuning_;

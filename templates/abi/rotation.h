@@ -79,7 +79,7 @@ struct PlanRotationParams {
   int32 num_unrotated_ctas;
   int32 block_rows;  // packed rows of a query tile, and keys of a KV block, over the scratch
   int32 block_keys;
-  int32 widened_block_tokens;  // of the policy (planner/policy.h), for a pool of 8 bits; else 0
+  int32 widened_block_tokens;  // kPackedWidenedBlockTokens for a pool of 8 bits, else 0
   // The first work tiles of the kernel that attends to the pool instead: [num_unrotated_ctas]. They
   // are emptied if attention reads the scratch.
   WorkTile* unrotated_work_tiles;

@@ -1,5 +1,5 @@
-// What plan_rotation and plan_packing have in common: they give the segments of a step's prefill
-// requests places in the step's scratch, or leave them in the pool.
+// ScratchPlanner is the common part of plan_rotation and plan_packing, which give the segments of a
+// step's prefill requests places in the step's scratch, or leave them in the pool.
 #pragma once
 
 #include "abi/rotation.h"
@@ -44,7 +44,7 @@ class ScratchPlanner {
     for (int32 i = thread; i <= in_.num_requests; i += kThreads)
       st_global(params_.rotated.q_indptr + i, uses_scratch ? ld_global_nc(in_.q_indptr + i) : 0);
     if (uses_scratch) return;
-    // Without query tokens nothing reads the segments, but the planner prefetches their pages.
+    // Nothing reads the segments if no query token does, but the planner prefetches their pages.
     for (int32 i = thread; i < in_.num_segments; i += kThreads) {
       st_global(params_.rotated.first_page + i, 0);
       st_global(params_.rotated.length + i, 0);
