@@ -141,7 +141,8 @@ KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const
         row.config.divides_rows() || spec.group_size <= row.config.rows_per_head();
     if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.allows_softcap) ||
         !serves_tokens || before.family == Family::kSm90a ||
-        before.divides_rows() != row.config.divides_rows())
+        before.divides_rows() != row.config.divides_rows() ||
+        (spec.states && row.config.divides_rows()))  // prefill of the family has no states
       continue;
     KernelConfig changed = config;
     changed.*row.tile = row.config;

@@ -31,6 +31,7 @@ class TileConfigCheck {
         tile_(config),
         head_dim_(spec.head_dim),
         kv_bytes_(bytes_of(spec.pool_dtype())),
+        states_(spec.states),
         has_odd_kv_heads_(spec.has_odd_kv_heads),
         has_key_bias_(spec.key_bias) {}
 
@@ -65,7 +66,7 @@ class TileConfigCheck {
     if (!has_family(arch, tile_.family))
       throw SpecError(fmt::format("kernel config: {}.family = {}; {} has only {}", name_,
                                   to_string(tile_.family), arch.name, to_string(arch.family)));
-    const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_, has_key_bias_);
+    const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_, has_key_bias_, states_);
     if (bytes > arch.shared_per_block)
       throw SpecError(
           fmt::format("kernel config: {} needs {} bytes of shared memory; a CTA has {} on {}",
@@ -82,6 +83,10 @@ class TileConfigCheck {
     one_of("warps_m", tile_.warps_m,
            tile_.heads == 2 ? std::vector{1, 2} : std::vector{1, kSm90aPrefillWarps});
     one_of("warps_n", tile_.warps_n, {tile_.warps_m == kSm90aPrefillWarps ? 1 : 4});
+    if (tile_.divides_rows() && states_)
+      throw SpecError(fmt::format(
+          "kernel config: {}.family = sm90a with states; prefill of states has family sm80 alone",
+          name_));
     if (tile_.divides_rows()) {
       one_of("warp_m", tile_.warp_m, {16});
       // With a pool of 8 bits, each of four warps widens whole runs of 16 keys.
@@ -120,7 +125,7 @@ class TileConfigCheck {
   // time. A block of decode has two stages, one for keys and one for values. Prefill copies blocks
   // up to half a window ahead.
   int max_stages() const {
-    const int window = kThreadsPerWarp * kRunSlots / tile_.warp_n;
+    const int window = kThreadsPerWarp * kRunSlots / tile_.warp_n / (states_ ? 2 : 1);
     return tile_.divides_rows() ? window / 2 + 1 : window;
   }
 
@@ -156,6 +161,7 @@ class TileConfigCheck {
   const TileConfig& tile_;
   int head_dim_;
   int kv_bytes_;
+  bool states_;  // the blocks of entries have twice the runs (templates/abi/states.h)
   bool has_odd_kv_heads_;
   bool has_key_bias_;
 };

@@ -7,7 +7,8 @@
 namespace lazyrope {
 namespace {
 
-Sm90aShape sm90a_shape(const TileConfig& config, int head_dim, int kv_bytes, bool key_bias) {
+Sm90aShape sm90a_shape(const TileConfig& config, int head_dim, int kv_bytes, bool key_bias,
+                       bool states) {
   return {
       .head_dim = head_dim,
       .block_m = config.block_m(),
@@ -17,27 +18,31 @@ Sm90aShape sm90a_shape(const TileConfig& config, int head_dim, int kv_bytes, boo
       .warpgroups = config.divides_rows() ? config.warps_m / kWarpsPerWarpgroup : config.warps_m,
       .is_prefill = config.divides_rows(),
       .widens = kv_bytes == 1,
-      .key_bias = key_bias};
+      .key_bias = key_bias,
+      .states = states};
 }
 
-Sm80PrefillShape sm80_prefill_shape(const TileConfig& config, int head_dim, int kv_bytes) {
+Sm80PrefillShape sm80_prefill_shape(const TileConfig& config, int head_dim, int kv_bytes,
+                                    bool states) {
   return {.head_dim = head_dim,
           .warps_m = config.warps_m,
           .warp_m = config.warp_m,
           .block_n = config.warp_n,
           .stages = config.stages,
-          .kv_bytes = kv_bytes};
+          .kv_bytes = kv_bytes,
+          .states = states};
 }
 
 Sm80DecodeShape sm80_decode_shape(const TileConfig& config, int head_dim, int kv_bytes,
-                                  bool key_bias) {
+                                  bool key_bias, bool states) {
   return {.head_dim = head_dim,
           .warps_n = config.warps_n,
           .block_m = config.block_m(),
           .warp_n = config.warp_n,
           .stages = config.stages,
           .kv_bytes = kv_bytes,
-          .key_bias = key_bias};
+          .key_bias = key_bias,
+          .states = states};
 }
 
 }  // namespace
@@ -47,15 +52,15 @@ int TileConfig::threads(int head_dim) const {
   return (warps_m * warps_n + producers) * kThreadsPerWarp;
 }
 
-int TileConfig::shared_bytes(int head_dim, int kv_bytes, bool key_bias) const {
+int TileConfig::shared_bytes(int head_dim, int kv_bytes, bool key_bias, bool states) const {
   if (family == Family::kSm90a)
-    return layout_of(sm90a_shape(*this, head_dim, kv_bytes, key_bias)).bytes;
-  if (divides_rows()) return layout_of(sm80_prefill_shape(*this, head_dim, kv_bytes)).bytes;
-  return layout_of(sm80_decode_shape(*this, head_dim, kv_bytes, key_bias)).bytes;
+    return layout_of(sm90a_shape(*this, head_dim, kv_bytes, key_bias, states)).bytes;
+  if (divides_rows()) return layout_of(sm80_prefill_shape(*this, head_dim, kv_bytes, states)).bytes;
+  return layout_of(sm80_decode_shape(*this, head_dim, kv_bytes, key_bias, states)).bytes;
 }
 
 int TileConfig::shared_bytes(const KernelSpec& spec) const {
-  return shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()), spec.key_bias);
+  return shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()), spec.key_bias, spec.states);
 }
 
 int TileConfig::saved_query_bytes(int head_dim) const {

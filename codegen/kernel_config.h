@@ -37,7 +37,10 @@ struct TileConfig {
   // alone. In family sm90a it is the block of all warps, in family sm80 that of one warp.
   int planner_block_n() const { return family == Family::kSm90a ? block_n() : warp_n; }
   // Returns the dynamic shared memory of a CTA in bytes. An element of the pool has kv_bytes bytes.
-  int shared_bytes(int head_dim, int kv_bytes = 2, bool key_bias = false) const;
+  // Kernels of a key bias and those of attention states need more.
+  int shared_bytes(int head_dim, int kv_bytes = 2, bool key_bias = false,
+                   bool states = false) const;
+  // Does the same for the kernels of a spec.
   int shared_bytes(const KernelSpec& spec) const;
   // Returns the global memory of a CTA in bytes in which its consumers save the queries of the
   // first document. It is 0 unless the consumers rotate queries in place.

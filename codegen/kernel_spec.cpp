@@ -146,6 +146,31 @@ void validate_packed_prefill(const KernelSpec& spec) {
       throw SpecError(fmt::format("packed_prefill with {}; {}: choose one of them", name, why));
 }
 
+// A look-up chooses one entry, and the best of all KV splits is known only when they are combined.
+void validate_states(const KernelSpec& spec) {
+  if (!spec.states) return;
+  const auto refuse = [](std::string_view with, std::string_view why) {
+    throw SpecError(fmt::format("states with {}; {}", with, why));
+  };
+  if (spec.batch_invariant)
+    refuse("batch_invariant", "its kernels have no attention states: choose one of them");
+  if (!spec.mask_parameters.empty() || (spec.mask != "causal" && spec.mask != "full"))
+    refuse(fmt::format("mask = \"{}\"", spec.mask),
+           "the entries of a memory have no positions of their own, so a mask cannot hide some of "
+           "them: use mask = \"causal\" or \"full\", with no window and no chunk");
+  if (spec.key_form == KeyForm::kRaw)
+    refuse(R"(key_form = "raw")",
+           R"(the kernel would rotate mean queries by their slots: use key_form = "local")");
+  if (spec.page_mass)
+    refuse("page_mass", "an entry of a memory is no page of tokens: choose one of them");
+  if (spec.cascade) refuse("cascade", "shared segments cannot be memories: choose one of them");
+  if (spec.key_bias)
+    refuse("key_bias", "the entries of a memory have no bias of keys: choose one of them");
+  if (spec.packed_prefill)
+    refuse("packed_prefill",
+           "packing copies tokens, not the entries of a memory: choose one of them");
+}
+
 }  // namespace
 
 std::string_view to_string(Dtype dtype) { return name_of(kKvDtypes, dtype); }
@@ -171,6 +196,7 @@ void validate(const KernelSpec& spec) {
   validate_cascade(spec);
   validate_key_bias(spec);
   validate_packed_prefill(spec);
+  validate_states(spec);
   validate_kv_dtype(spec);
   validate_key_form(spec);
   validate(spec.rope, spec.head_dim);
@@ -192,6 +218,7 @@ std::string describe(const KernelSpec& spec) {
   if (spec.page_mass) text += ", page mass";
   if (spec.key_bias) text += ", key bias";
   if (spec.packed_prefill) text += ", packed prefill";
+  if (spec.states) text += ", states";
   if (spec.key_form == KeyForm::kRaw) text += ", raw keys";
   if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));

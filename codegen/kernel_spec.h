@@ -66,6 +66,7 @@ struct KernelSpec {
   bool page_mass = false;       // calls can give the attention mass of each run of 16 slots
   bool key_bias = false;        // calls add a bias to the scores of each key, one for each KV head
   bool packed_prefill = false;  // prefill may copy keys first, so that blocks mix documents
+  bool states = false;          // segments can be memories of attention states
   bool scaled =
       false;  // the elements of a scratch, of 16 bits, have scales (codegen/rotated_keys.h)
 

@@ -181,6 +181,11 @@ std::string key_bias_file(const KernelSpec& spec) {
   return fmt::format("ops/key_bias/{}.cuh", spec.key_bias ? "added" : "none");
 }
 
+// Returns the file that tells whether kernels attend to attention states.
+std::string states_file(const KernelSpec& spec) {
+  return fmt::format("ops/states/{}.cuh", spec.states ? "scanned" : "none");
+}
+
 // A kernel's part in the cascade (templates/abi/cascade.h).
 enum class CascadeRole { kNone, kDefers, kIsShared };
 
@@ -211,6 +216,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
                  {"rereads_tid", fmt::to_string(rereads_tid(config))},
                  {"page_mass", page_mass_file(spec)},
                  {"key_bias", key_bias_file(spec)},
+                 {"states", states_file(spec)},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},
@@ -239,6 +245,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
 Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
   return {"kernel/plan.cu.in",
           {{"page_mass", page_mass_file(spec)},
+           {"states", states_file(spec)},
            {"mask", mask_variant(spec.mask).file},
            {"mask_arguments", mask_arguments(spec)},
            {"group_size", fmt::to_string(spec.group_size)},

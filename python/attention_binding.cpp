@@ -237,7 +237,8 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
                  const py::object& v_pool, const PyStep& step, py::object out, py::object lse,
                  bool return_lse, const py::object& sinks, const py::object& k_scale,
                  const py::object& v_scale, const py::object& page_mass, const py::object& key_bias,
-                 bool check, const std::optional<std::uintptr_t>& stream) {
+                 const py::object& entry_lse, bool check,
+                 const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor queries("q", q);
   const DlpackTensor keys("k_pool", k_pool);
   const DlpackTensor values("v_pool", v_pool);
@@ -264,9 +265,11 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   const DlpackTensor result("out", out, Access::kWrite);
   const OptionalTensor log_sums("lse", lse, Access::kWrite);
   const OptionalTensor masses("page_mass", page_mass, Access::kWrite);
-  self.attend(
-      view, {keys.view(), values.view(), key_scale.view(), value_scale.view(), biases.view()},
-      *step.step, result.view(), log_sums.view(), used_stream, sink_logits.view(), masses.view());
+  const OptionalTensor entry_lses("entry_lse", entry_lse);
+  self.attend(view,
+              {keys.view(), values.view(), key_scale.view(), value_scale.view(), biases.view()},
+              *step.step, result.view(), log_sums.view(), used_stream, sink_logits.view(),
+              masses.view(), entry_lses.view());
   return py::make_tuple(std::move(out), std::move(lse));
 }
 
@@ -416,7 +419,8 @@ void bind_calls(AttentionType& type) {
            py::arg("return_lse") = true, py::arg("sinks") = py::none(),
            py::arg("k_scale") = py::none(), py::arg("v_scale") = py::none(),
            py::arg("page_mass") = py::none(), py::arg("key_bias") = py::none(),
-           py::arg("check") = false, py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
+           py::arg("entry_lse") = py::none(), py::arg("check") = false,
+           py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
       .def("append", &append, py::arg("k"), py::arg("v"), py::arg("k_pool"), py::arg("v_pool"),
            py::arg("step"), py::kw_only(), py::arg("k_scale") = py::none(),
            py::arg("v_scale") = py::none(), py::arg("check") = false,

@@ -151,13 +151,14 @@ class RequestReader {
 
   Segment read_segment(std::size_t s, const py::object& segment) const {
     static const Attribute document("document"), base("base"), start("start"), length("length"),
-        mask_base("mask_base");
+        mask_base("mask_base"), memory("memory");
     const py::object segment_document = document.of(segment);
     const py::object segment_base = segment_document ? base.of(segment) : py::object();
     const py::object segment_start = segment_base ? start.of(segment) : py::object();
     const py::object segment_length = segment_start ? length.of(segment) : py::object();
     const py::object segment_mask_base = segment_length ? mask_base.of(segment) : py::object();
-    if (!segment_mask_base)
+    const py::object segment_memory = segment_mask_base ? memory.of(segment) : py::object();
+    if (!segment_memory)
       throw SpecError(fmt::format("request {}, segment {} is a {}; it must be a lazyrope.Segment",
                                   request_, s, type_name(segment)));
     const auto field = [&](const char* name, py::handle value) { return read_int(s, name, value); };
@@ -168,6 +169,7 @@ class RequestReader {
                       {}};
     if (!segment_length.is_none()) result.length = field("length", segment_length);
     if (!segment_mask_base.is_none()) result.mask_base = field("mask_base", segment_mask_base);
+    result.memory = field("memory", segment_memory);
     return result;
   }
 
@@ -219,6 +221,7 @@ py::dict values_of(const PyBatch& batch) {
                   py::arg("start") = v.start, py::arg("length") = v.length,
                   py::arg("first_page") = v.first_page, py::arg("lead") = v.slot);
   if (!v.mask_base.empty()) values["mask_base"] = v.mask_base;
+  if (!v.memory.empty()) values["memory"] = v.memory;
   if (!v.mass_tokens.empty()) values["mass_tokens"] = v.mass_tokens;
   return values;
 }

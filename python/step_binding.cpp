@@ -100,10 +100,11 @@ PoolFormat format_of(int page_size, const std::string& layout) {
 
 SegmentArguments segments_of(py::handle segments) {
   static const Field indptr("indptr"), base("base"), start("start"), length("length"),
-      first_page("first_page"), lead("lead"), mask_base("mask_base"), mass_tokens("mass_tokens");
+      first_page("first_page"), lead("lead"), mask_base("mask_base"), mass_tokens("mass_tokens"),
+      memory("memory");
   const auto read = [&](const Field& field) { return field.of(segments, "segments", "Segments"); };
-  return {read(indptr),     read(base), read(start),     read(length),
-          read(first_page), read(lead), read(mask_base), read(mass_tokens)};
+  return {read(indptr), read(base),      read(start),       read(length), read(first_page),
+          read(lead),   read(mask_base), read(mass_tokens), read(memory)};
 }
 
 AppendArguments append_arguments_of(py::handle spans, py::object pages) {
@@ -162,13 +163,15 @@ void PyStep::update(StepArguments given, bool check, const std::optional<std::ui
   const OptionalTensor lead("segments.lead", s.lead);
   const OptionalTensor mask_base("segments.mask_base", s.mask_base);
   const OptionalTensor mass_tokens("segments.mass_tokens", s.mass_tokens);
+  const OptionalTensor memory("segments.memory", s.memory);
   const DlpackTensor pages("pages", given.pages);
-  const StepTensors tensors = {.q_indptr = q_indptr.view(),
-                               .q_position = q_position.view(),
-                               .segments = {indptr.view(), base.view(), start.view(), length.view(),
-                                            first_page.view(), lead.view(), mask_base.view()},
-                               .pages = pages.view(),
-                               .mass_tokens = mass_tokens.view()};
+  const StepTensors tensors = {
+      .q_indptr = q_indptr.view(),
+      .q_position = q_position.view(),
+      .segments = {indptr.view(), base.view(), start.view(), length.view(), first_page.view(),
+                   lead.view(), mask_base.view(), memory.view()},
+      .pages = pages.view(),
+      .mass_tokens = mass_tokens.view()};
   update_step(*step, tensors, check, stream_of(stream, q_indptr));
   arguments = std::move(given);
   batch = {};

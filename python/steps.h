@@ -22,6 +22,7 @@ struct SegmentArguments {
   pybind11::object lead;
   pybind11::object mask_base;
   pybind11::object mass_tokens;
+  pybind11::object memory;
 };
 
 // The arguments of the latest plan() or update(), as Python objects. The step refers to their

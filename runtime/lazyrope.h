@@ -74,11 +74,13 @@ void update(Step& step, Batch& batch, Stream stream = nullptr, bool check = fals
 // beyond the step's tokens are left alone. `page_mass`, which only specs with page_mass give:
 // [runs] float32, the attention weights of each run of 16 slots, summed over the query tokens and
 // the heads of its request. Batch::run_indptr() numbers the runs. The step needs
-// capacity.mass_pages.
+// capacity.mass_pages. `entry_lse`, if and only if the spec has states: [pages, kv_heads,
+// page_size] float32, the natural logarithm of the LSE of each entry of a memory.
 void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool,
             const Step& step, const TensorView& out, const std::optional<TensorView>& lse = {},
             Stream stream = nullptr, const std::optional<TensorView>& sinks = {},
-            const std::optional<TensorView>& page_mass = {});
+            const std::optional<TensorView>& page_mass = {},
+            const std::optional<TensorView>& entry_lse = {});
 
 // An append step of a fixed capacity that holds `tensors`, on their device.
 std::shared_ptr<AppendStep> plan_append(const Attention& attention, const AppendTensors& tensors,

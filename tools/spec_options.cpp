@@ -150,6 +150,8 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   app.add_flag("--packed-prefill", options.packed_prefill,
                "Let prefill copy the keys of short documents to scratch first (Hopper)")
       ->group(kBothGroup);
+  app.add_flag("--states", options.states, "Let segments be memories of attention states")
+      ->group(kBothGroup);
   offer_values(add("--query-form", options.query_form, "FORM",
                    "raw, or rotated if the caller rotates queries (default: raw)"),
                forms);
@@ -304,6 +306,7 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.page_mass) spec.page_mass = true;
   if (options.key_bias) spec.key_bias = true;
   if (options.packed_prefill) spec.packed_prefill = true;
+  if (options.states) spec.states = true;
   validate(spec);
   return tensor_parallel(std::move(spec), options.tensor_parallel);
 }

@@ -39,6 +39,7 @@ struct SpecOptions {
   bool page_mass = false;
   bool key_bias = false;
   bool packed_prefill = false;
+  bool states = false;
 };
 
 struct NamedSpec {

@@ -38,6 +38,11 @@ class Segments:
             in the order of the mask, and ``base`` is the rotation alone. It needs rotated queries. None: base.
         mass_tokens: The last query tokens of each request whose attention counts in the masses of pages, [requests]
             (:attr:`AttentionSpec.page_mass`). A negative number counts as 0, and more than there are as all. None: all.
+        memory: What each segment has, [segments], in specs with :attr:`AttentionSpec.states`. 0: tokens. 1 to 4:
+            entries of the request's memory of that number. Add 8 if each entry serves one query head: entry i serves
+            head ``i % group_size`` of each KV head. Segments of a request that have the same number are one memory. All
+            query tokens of the request see all entries; ``base`` is that of the document for which the entries stand,
+            and ``start`` is ignored. None: all 0.
     """
 
     indptr: Tensor
@@ -48,6 +53,7 @@ class Segments:
     lead: Tensor | None = None
     mask_base: Tensor | None = None
     mass_tokens: Tensor | None = None
+    memory: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

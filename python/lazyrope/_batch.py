@@ -55,6 +55,8 @@ class Segment:
         length: The number of tokens. None: all tokens of the document from ``start`` on.
         mask_base: The position of token 0 of the document in the order of the mask, if that order is not the order of
             RoPE's positions (:class:`Segments`). None: base.
+        memory: 0 if the segment has tokens, or the number of a memory of the request, 1 to 4, if it has entries of
+            attention states (:class:`Segments`). Add 8 if each entry serves one query head.
     """
 
     document: HasPages
@@ -62,6 +64,7 @@ class Segment:
     start: int = 0
     length: int | None = None
     mask_base: int | None = None
+    memory: int = 0
 
     def __post_init__(self) -> None:
         if self.start or self.length is not None:

@@ -222,6 +222,7 @@ class Attention:
         v_scale: Tensor | None = None,
         page_mass: Tensor | None = None,
         key_bias: Tensor | None = None,
+        entry_lse: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T]:
@@ -260,6 +261,9 @@ class Attention:
                 other strides are multiples of 16 bytes. 0 changes nothing, and -inf hides the key from its KV head.
                 Slots outside the segments may have any bias; NaN or +inf inside them makes results NaN. It must be
                 given if and only if the spec has key_bias.
+            entry_lse: The log-sum-exp of each entry of attention states, natural logarithm, float32 [pages, kv_heads,
+                page_size], contiguous, whatever the layout of the pool. Only slots with entries of the step's memories
+                are read. It must be given if and only if the spec has states.
             check: If True, the call waits for the stream and checks that every page of the step is in the pool. It is
                 refused during stream capture.
             stream: A cudaStream_t or CUstream. The default is the current stream of q's framework.
@@ -289,6 +293,7 @@ class Attention:
         v_scale: Tensor | None = None,
         page_mass: Tensor | None = None,
         key_bias: Tensor | None = None,
+        entry_lse: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T | None]: ...

@@ -65,3 +65,22 @@ def temperature_of(temperature: QueryTemperature, positions: Tensor) -> Tensor:
     """
     intervals = (positions.long() + temperature.offset).clamp_min(0) // temperature.interval
     return 1.0 + temperature.beta * torch.log1p(intervals.float())
+
+
+def softmax_of(score: Tensor, sinks: Tensor | None, with_lse: bool) -> tuple[Tensor, Tensor | None]:
+    """Returns the softmax of scores and, if wanted, their log-sum-exp. A row without visible keys has weights 0.
+
+    Args:
+        score: The scores, [kv_heads, group, rows, keys].
+        sinks: A logit of each query head, [q_heads], or None.
+        with_lse: Whether the log-sum-exp is wanted.
+
+    Returns:
+        The weights, of the shape of score, and the log-sum-exp, [kv_heads, group, rows, 1], or None.
+    """
+    if sinks is None and not with_lse:
+        return score.softmax(-1).nan_to_num_(0.0), None
+    shape = score.shape[:3]
+    every = score if sinks is None else torch.cat([score, sinks.view(*shape[:2], 1, 1).expand(*shape, 1)], dim=-1)
+    lse = every.logsumexp(-1, keepdim=True) if every.shape[-1] else every.new_full((*shape, 1), -torch.inf)
+    return torch.exp(score - lse).nan_to_num_(0.0), lse

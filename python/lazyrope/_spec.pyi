@@ -108,6 +108,7 @@ class AttentionSpec:
         page_mass: bool = False,
         key_bias: bool = False,
         packed_prefill: bool = False,
+        states: bool = False,
     ) -> None:
         """
         Args:
@@ -160,6 +161,12 @@ class AttentionSpec:
                 (:attr:`StepCapacity.rotated_tokens`). Only Hopper's kernels pack keys; on other GPUs the argument
                 changes nothing. Keys are rounded once more. The pool has 16 bits and local keys. Such a spec has no
                 cascade, page_mass, key_bias or batch_invariant.
+            states: If True, segments can be memories of attention states (arXiv 2605.18226). A memory is a list of
+                entries: a mean query in the key slot, a state in the value slot, and an LSE in ``entry_lse`` of
+                :meth:`Attention.__call__`. Each query row looks up the entry of each memory with the greatest score,
+                and counts it as one key whose logit is the entry's LSE. Only the keys of a memory are read as a whole.
+                Such a spec cannot have a cascade, page_mass, key_bias, packed_prefill, batch_invariant, a window, a
+                chunk or raw keys.
 
         Raises:
             SpecError: A value is not allowed, or two values do not fit together.
@@ -181,6 +188,7 @@ class AttentionSpec:
         page_mass: bool = False,
         key_bias: bool = False,
         packed_prefill: bool = False,
+        states: bool = False,
     ) -> AttentionSpec:
         """Returns the attention of a Hugging Face model.
 
@@ -211,6 +219,7 @@ class AttentionSpec:
             page_mass: If True, calls can give the attention mass of pages, as in :class:`AttentionSpec`.
             key_bias: If True, calls add a bias to the scores of each key, as in :class:`AttentionSpec`.
             packed_prefill: If True, prefill may pack the keys of documents, as in :class:`AttentionSpec`.
+            states: If True, segments can be memories of attention states, as in :class:`AttentionSpec`.
 
         Raises:
             SpecError: The config has an unknown model type or RoPE type, or a key that would change the result; the
@@ -237,6 +246,7 @@ class AttentionSpec:
         page_mass: bool = False,
         key_bias: bool = False,
         packed_prefill: bool = False,
+        states: bool = False,
     ) -> list[LayerGroup]:
         """Returns the attention of every layer of a Hugging Face model, as groups of layers with equal specs.
 
@@ -256,6 +266,7 @@ class AttentionSpec:
             page_mass: As in :class:`AttentionSpec`.
             key_bias: As in :class:`AttentionSpec`.
             packed_prefill: As in :class:`AttentionSpec`.
+            states: As in :class:`AttentionSpec`.
 
         Returns:
             The groups, in the order of their first layers. Each layer with attention is in one of them. A config that
@@ -313,6 +324,8 @@ class AttentionSpec:
     def key_bias(self) -> bool: ...
     @property
     def packed_prefill(self) -> bool: ...
+    @property
+    def states(self) -> bool: ...
     @property
     def frequencies(self) -> list[float]:
         """The radians per token of each rotated pair, in fp64. The list has rotary_dim / 2 entries."""

@@ -24,7 +24,8 @@ from ._core import AttentionSpec, Batch
 from ._eager_bias import read_key_bias
 from ._eager_mass import MassPages, MassSum, counted_tokens
 from ._eager_pool import Slots, Tokens, gather, read, scatter, tokens_of
-from ._eager_scores import HIDDEN, modified
+from ._eager_scores import HIDDEN, modified, softmax_of
+from ._eager_states import EntryLse, Memory, look_up, memories_of
 from ._overloads import bound, check_format, check_ints, check_tensor, check_type, ints, only, step_tensors
 from .errors import SpecError
 
@@ -69,6 +70,7 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
 class _Segment:
     keys: slice  # the segment's keys among its request's keys
     end: int  # the logical position after its last key
+    is_memory: bool
 
 
 @dataclass
@@ -80,6 +82,7 @@ class _Request:
     bases: Tensor  # [segments]
     segments: list[_Segment]
     keys: slice  # the request's keys among the step's keys
+    memories: list[Memory]
     cos_sin: tuple[Tensor, Tensor] | None = None  # the cosines and sines for each segment, made at first use
 
 
@@ -136,18 +139,20 @@ class EagerStep:
         self.key_positions = (mask_base.long() + segments.start)[self.tokens.run] + self.tokens.offset
         positions, at, firsts = q_position.long(), 0, ints("segments.mask_base", mask_base)
         self.mass_pages = MassPages(lengths, segments.lead, self.tokens)
+        kinds = [0] * len(lengths) if segments.memory is None else ints("segments.memory", segments.memory)
         counts = counted_tokens(segments.mass_tokens, len(rows) - 1, len(q_position))
         self.requests = []
         for (row, last_row), (begin, end), count in zip(pairwise(rows), pairwise(spans), counts, strict=True):
             mine, first = [], at
             for s in range(begin, end):
                 keys = slice(at - first, at - first + lengths[s])
-                mine.append(_Segment(keys, firsts[s] + starts[s] + lengths[s]))
+                mine.append(_Segment(keys, firsts[s] + starts[s] + lengths[s], kinds[s] != 0))
                 at += lengths[s]
             own = slice(row, last_row)
             lowest = min(q_positions[own], default=0)
             keys, counted = slice(first, at), max(row, last_row - max(0, count))
-            self.requests.append(_Request(own, counted, positions[own], lowest, base[begin:end], mine, keys))
+            memories = memories_of(kinds[begin:end], [segment.keys for segment in mine])
+            self.requests.append(_Request(own, counted, positions[own], lowest, base[begin:end], mine, keys, memories))
         self.num_tokens = rows[-1]
 
 
@@ -353,6 +358,7 @@ class EagerAttention(_RopeAttention):
         v_scale: Tensor | None = None,
         page_mass: Tensor | None = None,
         key_bias: Tensor | None = None,
+        entry_lse: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -373,6 +379,7 @@ class EagerAttention(_RopeAttention):
         if (sinks is not None) != self.spec.sinks or (sinks is not None and tuple(sinks.shape) != heads[:1]):
             raise SpecError(f"sinks must be [{heads[0]}] if the spec has sinks, and None otherwise")
         masses = MassSum(self.spec, step.mass_pages, page_mass)
+        entries = EntryLse(self.spec, entry_lse, k_pool, step)
         keys = self._keys(read(k_pool, step.layout, step.tokens.slots, k_scale), step, q.dtype).permute(1, 2, 0)
         values = read(v_pool, step.layout, step.tokens.slots, v_scale).transpose(0, 1)
         biases = read_key_bias(self.spec, key_bias, len(k_pool), step.tokens.slots, step.page_size)
@@ -383,7 +390,9 @@ class EagerAttention(_RopeAttention):
             for begin in range(request.rows.start, request.rows.stop, rows):
                 at = slice(begin, min(begin + rows, request.rows.stop))
                 score = self._scores(q, at, k, seen, request, None if biases is None else biases[:, request.keys])
-                weights, lse_rows = self._softmax(score, sinks, lse is not None)
+                for memory in request.memories:
+                    look_up(score, memory, entries.of(request.keys))
+                weights, lse_rows = softmax_of(score, sinks, lse is not None)
                 out[at] = (weights.flatten(1, 2) @ v).unflatten(1, score.shape[1:3]).permute(2, 0, 1, 3).flatten(1, 2)
                 if lse is not None and lse_rows is not None:
                     lse[at] = lse_rows.permute(2, 0, 1, 3).flatten(1)
@@ -424,6 +433,8 @@ class EagerAttention(_RopeAttention):
         score = modified(self.spec, score, request.positions[mine], bias)
         for segment in request.segments:
             hides = HIDDEN[self.spec.mask]
+            if segment.is_memory:
+                continue
             if hides is not None and self._may_hide(segment, request):
                 hidden = hides(self.spec, request.positions[mine, None], key_positions[segment.keys])
                 score[..., segment.keys].masked_fill_(hidden, -torch.inf)
@@ -434,25 +445,6 @@ class EagerAttention(_RopeAttention):
         if self.spec.mask == "causal":
             return segment.end > request.first + 1
         return HIDDEN[self.spec.mask] is not None
-
-    @staticmethod
-    def _softmax(score: Tensor, sinks: Tensor | None, with_lse: bool) -> tuple[Tensor, Tensor | None]:
-        """Returns the softmax of scores and, if wanted, their log-sum-exp. A row without visible keys has weights 0.
-
-        Args:
-            score: The scores, [kv_heads, group, rows, keys].
-            sinks: A logit of each query head, [q_heads], or None.
-            with_lse: Whether the log-sum-exp is wanted.
-
-        Returns:
-            The weights, of the shape of score, and the log-sum-exp, [kv_heads, group, rows, 1], or None.
-        """
-        if sinks is None and not with_lse:
-            return score.softmax(-1).nan_to_num_(0.0), None
-        shape = score.shape[:3]
-        every = score if sinks is None else torch.cat([score, sinks.view(*shape[:2], 1, 1).expand(*shape, 1)], dim=-1)
-        lse = every.logsumexp(-1, keepdim=True) if every.shape[-1] else every.new_full((*shape, 1), -torch.inf)
-        return torch.exp(score - lse).nan_to_num_(0.0), lse
 
     def _rotated_queries(self, q: Tensor, rows: slice, request: _Request) -> Tensor:
         """Returns the queries rotated for the keys of each segment, after one rounding to their own dtype.

@@ -89,10 +89,13 @@ class Attention {
   // float32, with runs numbered as in Batch::run_indptr(), and optional. It gets the sum of the
   // weights of each run of 16 slots over the request's query tokens and heads. Masses beyond its
   // end are dropped. A request for which the step's capacity.mass_pages leaves no room gets NaN.
+  // entry_lse is [pages, num_kv_heads, page_size] float32, the natural logarithm of each entry of
+  // attention states, required if the spec has states and refused otherwise.
   void attend(const TensorView& q, const PoolTensors& pool, const Step& step, const TensorView& out,
               const std::optional<TensorView>& lse, Stream stream,
               const std::optional<TensorView>& sinks = {},
-              const std::optional<TensorView>& page_mass = {}) const;
+              const std::optional<TensorView>& page_mass = {},
+              const std::optional<TensorView>& entry_lse = {}) const;
 
   // Stores k and v, both [tokens, num_kv_heads, head_dim], in the pool at the slots of `step`.
   void append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
@@ -119,6 +122,7 @@ class Attention {
                    const Device& device) const;
   void check_lse(const AttendTensors& tensors, const Device& device) const;
   void check_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
+  void check_entry_lse(const AttendTensors& tensors, const Step& step) const;
   void check_page_mass(const AttendTensors& tensors, const Step& step) const;
   // Checks that an output shares no memory with what the attend kernels read.
   static void check_own_memory(const char* name, const TensorView& output,

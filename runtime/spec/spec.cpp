@@ -14,10 +14,26 @@ double AttentionSpec::softmax_scale() const {
 }
 
 KernelSpec AttentionSpec::kernel_spec() const {
-  return {head_dim,        group_size(),          dtype,           rope,    mask,      query_form,
-          key_form,        append_form,           mask_parameters, softcap, sinks,     kv_dtype,
-          batch_invariant, num_kv_heads % 2 != 0, temperature,     cascade, page_mass, key_bias,
-          packed_prefill};
+  return {head_dim,
+          group_size(),
+          dtype,
+          rope,
+          mask,
+          query_form,
+          key_form,
+          append_form,
+          mask_parameters,
+          softcap,
+          sinks,
+          kv_dtype,
+          batch_invariant,
+          num_kv_heads % 2 != 0,
+          temperature,
+          cascade,
+          page_mass,
+          key_bias,
+          packed_prefill,
+          states};
 }
 
 void validate(const AttentionSpec& spec) {

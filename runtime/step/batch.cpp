@@ -10,6 +10,7 @@
 #include "runtime/driver/device.h"
 #include "runtime/engine/devices.h"
 #include "runtime/step/checks.h"
+#include "templates/abi/states.h"
 #include "templates/abi/step.h"
 
 namespace lazyrope {
@@ -53,6 +54,12 @@ void check_segment(std::size_t r, std::size_t s, const Segment& segment) {
              fmt::format("{} + start + length = {}; it must be at most {}", name, last,
                          kLargestInt32));
   };
+  if (!is_legal_kind(segment.memory))
+    refuse(
+        r, s,
+        fmt::format("memory = {}; allowed are 0 for tokens, and 1 to {} for entries of a memory, "
+                    "plus {} if each entry serves one query head",
+                    segment.memory, kMaxMemories, kKeyPerHead));
   check_last("base", segment.base);
   if (segment.mask_base) check_last("mask_base", *segment.mask_base);
 }
@@ -85,7 +92,7 @@ StepCapacity complete(StepCapacity capacity) {
 std::size_t bytes_for(const StepCapacity& capacity) {
   const std::size_t ints = 3 * (static_cast<std::size_t>(capacity.requests) + 1) +
                            static_cast<std::size_t>(capacity.query_tokens) +
-                           6 * static_cast<std::size_t>(capacity.segments);
+                           7 * static_cast<std::size_t>(capacity.segments);
   return ints * sizeof(int);
 }
 
@@ -208,6 +215,12 @@ void Batch::fill(std::span<const Request> requests) {
     for (const Request& request : requests)
       for (const Segment& segment : request.segments)
         values.mask_base.push_back(segment.mask_base.value_or(segment.base));
+  const auto is_memory_segment = [](const Segment& segment) { return segment.memory != 0; };
+  if (std::ranges::any_of(requests, [&](const Request& r) {
+        return std::ranges::any_of(r.segments, is_memory_segment);
+      }))
+    for (const Request& request : requests)
+      for (const Segment& segment : request.segments) values.memory.push_back(segment.memory);
   if (std::ranges::any_of(requests, [](const Request& r) { return r.mass_tokens.has_value(); }))
     for (const Request& request : requests) {
       const int tokens = count(request.positions.size());
@@ -218,7 +231,7 @@ void Batch::fill(std::span<const Request> requests) {
 
 std::size_t Batch::Values::ints() const {
   return q_indptr.size() + q_position.size() + segment_indptr.size() + 5 * base.size() +
-         mask_base.size() + mass_tokens.size();
+         mask_base.size() + memory.size() + mass_tokens.size();
 }
 
 void Batch::check_pages(int page_size) const {
@@ -252,6 +265,7 @@ void Batch::write(int page_size, int* to) const {
   for (std::size_t i = 0; i < v.slot.size(); ++i) *to++ = v.first_page[i] + v.slot[i] / page_size;
   for (const int slot : v.slot) *to++ = slot % page_size;
   to = std::ranges::copy(v.mask_base, to).out;
+  to = std::ranges::copy(v.memory, to).out;
   std::ranges::copy(v.mass_tokens, to);
 }
 
@@ -275,6 +289,7 @@ StepTensors Batch::tensors() const {
   t.segments.first_page = take(segments);
   t.segments.lead = take(segments);
   if (!values_.mask_base.empty()) t.segments.mask_base = take(segments);
+  if (!values_.memory.empty()) t.segments.memory = take(segments);
   if (!values_.mass_tokens.empty()) t.mass_tokens = take(values_.mass_tokens.size());
   t.pages = pages_;
   return t;

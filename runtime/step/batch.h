@@ -31,7 +31,8 @@ struct Segment {
   int start = 0;
   std::optional<int> length = {};  // all tokens from `start` on by default
   std::optional<int> mask_base =
-      {};  // position of token 0 in the order of the mask; base by default
+      {};          // position of token 0 in the order of the mask; base by default
+  int memory = 0;  // the kind of a segment with entries of attention states; 0: it has tokens
 };
 
 struct Request {
@@ -59,6 +60,7 @@ class Batch {
     std::vector<int> first_page;  // first page of the document
     std::vector<int> slot;  // slot of the segment's first token, counted from slot 0 of that page
     std::vector<int> mask_base;    // empty if it is the base of all segments
+    std::vector<int> memory;       // empty if no segment is a memory
     std::vector<int> mass_tokens;  // empty if all query tokens of all requests count
 
     std::size_t ints() const;  // the number of elements, with a lead for each segment

@@ -161,6 +161,7 @@ void add_inputs(const StepTensors& tensors, AccessedMemory& accessed) {
       .reads("segments.first_page", tensors.segments.first_page)
       .reads("segments.lead", tensors.segments.lead)
       .reads("segments.mask_base", tensors.segments.mask_base)
+      .reads("segments.memory", tensors.segments.memory)
       .reads("mass_tokens", tensors.mass_tokens);
 }
 
@@ -180,6 +181,11 @@ void Step::check_shapes(const StepTensors& t) const {
   if (s.lead) check_length("segments.lead", *s.lead, segments, *device_);
   if (s.mask_base && !mask_base_refusal_.empty()) throw SpecError(mask_base_refusal_);
   if (s.mask_base) check_length("segments.mask_base", *s.mask_base, segments, *device_);
+  if (s.memory && !shape_.states)
+    throw SpecError(
+        "segments.memory is given; the spec has no attention states (states=True makes segments "
+        "memories)");
+  if (s.memory) check_length("segments.memory", *s.memory, segments, *device_);
   length_of_ints("pages", t.pages, *device_);
   if (t.mass_tokens) check_length("mass_tokens", *t.mass_tokens, requests, *device_);
 }
@@ -201,6 +207,8 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   tensors_ = tensors;
   if (shape_.page_mass)
     page_mass_.plan.mass_tokens = tensors.mass_tokens ? ints(*tensors.mass_tokens) : nullptr;
+  if (shape_.states)
+    params_.first_runs = tensors.segments.memory ? ints(*tensors.segments.memory) : nullptr;
   memory_->clear_if_broken(stream);
   const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
   const auto accessed_memory = [&] {

@@ -29,6 +29,7 @@ struct StepShape {
   bool rotated_queries = false;  // on which the positions of a shared step depend
   bool page_mass = false;
   bool packed = false;  // rotated keys are packed
+  bool states = false;
 
   bool operator==(const StepShape&) const = default;
 };

@@ -7,6 +7,7 @@
 
 #include "codegen/error.h"
 #include "runtime/step/checks.h"
+#include "templates/abi/states.h"
 
 namespace lazyrope {
 namespace {
@@ -42,11 +43,21 @@ void for_each_segment(const StepValues& v, const Visit& visit) {
   throw SpecError(fmt::format("request {}, segment {}: {}", request, segment, why));
 }
 
+void check_memory(std::size_t r, std::size_t s, int memory) {
+  if (!is_legal_kind(memory))
+    refuse(
+        r, s,
+        fmt::format("memory = {}; allowed are 0 for tokens, and 1 to {} for entries of a memory, "
+                    "plus {} if each entry serves one query head",
+                    memory, kMaxMemories, kKeyPerHead));
+}
+
 void check_segment(const StepValues& v, std::size_t r, std::size_t s, int page_size) {
   if (v.length[s] < 0) refuse(r, s, fmt::format("length = {}; it must be at least 0", v.length[s]));
   if (v.start[s] < 0) refuse(r, s, fmt::format("start = {}; it must be at least 0", v.start[s]));
   if (v.lead[s] < 0 || v.lead[s] >= page_size)
     refuse(r, s, fmt::format("lead = {}; allowed are 0 to {}", v.lead[s], page_size - 1));
+  if (!v.memory.empty()) check_memory(r, s, v.memory[s]);
   for (const int base : {v.base[s], v.mask_base[s]}) {
     const std::int64_t last = std::int64_t{base} + v.start[s] + v.length[s];
     const std::int64_t origin = std::int64_t{base} + v.start[s] - v.lead[s];
@@ -87,9 +98,11 @@ StepValues StepValues::copy_of(const StepTensors& t, const Device& device, Strea
                   copy(s.first_page),
                   {},
                   {},
+                  {},
                   copy(t.pages)};
   v.lead = s.lead ? copy(*s.lead) : std::vector<int>(v.base.size(), 0);
   v.mask_base = s.mask_base ? copy(*s.mask_base) : v.base;
+  if (s.memory) v.memory = copy(*s.memory);
   return v;
 }
 

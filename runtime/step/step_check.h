@@ -18,6 +18,7 @@ struct StepValues {
   std::vector<int> first_page;
   std::vector<int> lead;
   std::vector<int> mask_base;
+  std::vector<int> memory;  // empty if no segment is a memory
   std::vector<int> pages;
 
   // Copies the tensors from the device. Waits for the stream.

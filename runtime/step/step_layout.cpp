@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "templates/abi/states.h"
 #include "templates/planner/policy.h"
 
 namespace lazyrope {
@@ -48,7 +49,8 @@ struct WorkExtent {
 };
 
 void allocate_work(Arena& arena, const StepShape& shape, const WorkExtent& extent, WorkView& work) {
-  const std::size_t row_bytes = size(partial_row_bytes(shape.head_dim));
+  const std::size_t row_bytes =
+      size(partial_row_bytes(shape.head_dim, shape.states ? kRowEntryBytes : 0));
   work.partial_row_count = extent.partial_rows;
   arena.allocate(work.work_tiles, extent.work_tiles);
   arena.allocate(work.partials, extent.partials * size(extent.partial_rows) * row_bytes);

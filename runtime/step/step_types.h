@@ -35,6 +35,9 @@ struct Segments {
   std::optional<TensorView> lead = {};  // [segments]: slot of the first token; all 0 by default
   // [segments]: position of token 0 of the document in the order of the mask; base by default
   std::optional<TensorView> mask_base = {};
+  // [segments]: 0, or the kind of a segment with entries of attention states
+  // (templates/abi/states.h), in specs with states; all 0 by default
+  std::optional<TensorView> memory = {};
 };
 
 // A step's metadata, all int32 on the device and contiguous. The query tokens of request r are rows

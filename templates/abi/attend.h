@@ -2,6 +2,7 @@
 // bytes.
 #pragma once
 
+#include "abi/states.h"
 #include "abi/step.h"
 
 namespace lazyrope {
@@ -81,7 +82,10 @@ struct AttendParams {
   float scale_log2;          // softmax scale times log2(e)
   uint32 shared_slot_bytes;  // bytes of a slot of cascade.results
   CascadeView cascade;
-  PageMassView page_mass;
+  union {  // a spec has at most one of page_mass and states
+    PageMassView page_mass;
+    EntryLse entry_lse;
+  };
 };
 static_assert(sizeof(AttendParams) == 24 + 56 + 24 + 24 + 8 + 24 + 48 + 8 + 24 + 16);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "abi/attend_tma.h"
+#include "abi/states.h"
 #include "abi/step.h"
 
 namespace lazyrope {
@@ -38,6 +39,11 @@ constexpr int block_table_bytes(int block_n, int windows) {
   return blocks * (kBlockInfoBytes + runs * kRunLocationBytes) + kChunkBytes;
 }
 
+// Kernels of attention states have a table with twice the runs a block, and the best entries of
+// each row (abi/states.h).
+constexpr int table_slots(int block_n, bool states) { return states ? 2 * block_n : block_n; }
+constexpr int entry_bytes(int rows, bool states) { return states ? rows * kRowEntryBytes : 0; }
+
 // family/sm80/prefill_kernel.cuh. All warps share one ring.
 struct Sm80PrefillLayout {
   int queries;  // the rotated queries of each warp; the ring of keys and values is before them
@@ -47,6 +53,7 @@ struct Sm80PrefillLayout {
   int positions;
   int work_tile;
   int flags;
+  int entries;  // the best entries of all rows, in kernels of attention states
   int bytes;
 };
 
@@ -57,6 +64,7 @@ struct Sm80PrefillShape {
   int block_n;
   int stages;
   int kv_bytes;  // bytes of an element of the pool
+  bool states;   // the kernel attends to attention states
 };
 
 constexpr Sm80PrefillLayout layout_of(const Sm80PrefillShape& shape) {
@@ -70,11 +78,12 @@ constexpr Sm80PrefillLayout layout_of(const Sm80PrefillShape& shape) {
   layout.queries = 2 * shape.stages * tile_bytes;
   layout.wide = layout.queries + rows * row_bytes;
   layout.table = max_of(layout.wide + wide_bytes, staged_bytes);
-  layout.table_bytes = block_table_bytes(shape.block_n, 2);
+  layout.table_bytes = block_table_bytes(table_slots(shape.block_n, shape.states), 2);
   layout.positions = layout.table + layout.table_bytes;
   layout.work_tile = layout.positions + rows * 4;
   layout.flags = layout.work_tile + static_cast<int>(sizeof(WorkTile));
-  layout.bytes = layout.flags + kSharedFlagBytes;
+  layout.entries = layout.flags + kSharedFlagBytes;
+  layout.bytes = layout.entries + entry_bytes(rows, shape.states);
   return layout;
 }
 
@@ -90,6 +99,7 @@ struct Sm80DecodeLayout {
   int flags;
   int key_biases;  // the ring of biases of each warp, if the spec has a key bias
   int key_bias_bytes;
+  int entries;  // the best entries of the rows of each warp, in kernels of attention states
   int bytes;
 };
 
@@ -101,6 +111,7 @@ struct Sm80DecodeShape {
   int stages;
   int kv_bytes;
   bool key_bias = false;
+  bool states = false;
 };
 
 // Returns the number of tiles of a warp's ring that its staged results take.
@@ -116,19 +127,22 @@ constexpr Sm80DecodeLayout layout_of(const Sm80DecodeShape& shape) {
   layout.queries = shape.warps_n * layout.ring_bytes;
   layout.original = layout.queries + shape.warps_n * query_bytes;
   layout.tables = layout.original + query_bytes;
-  layout.table_bytes = block_table_bytes(shape.warp_n, 2);
+  layout.table_bytes = block_table_bytes(table_slots(shape.warp_n, shape.states), 2);
   layout.positions = layout.tables + shape.warps_n * layout.table_bytes;
   layout.work_tiles = layout.positions + shape.block_m * 4;
   layout.flags = layout.work_tiles + 2 * static_cast<int>(sizeof(WorkTile));
   layout.key_biases = layout.flags + kSharedFlagBytes;
   layout.key_bias_bytes = shape.key_bias ? (shape.stages + 1) / 2 * shape.warp_n * kBiasBytes : 0;
-  layout.bytes = layout.key_biases + shape.warps_n * layout.key_bias_bytes;
+  layout.entries = layout.key_biases + shape.warps_n * layout.key_bias_bytes;
+  layout.bytes = layout.entries + entry_bytes(shape.warps_n * shape.block_m, shape.states);
   return layout;
 }
 
 // The scratch memory of one warpgroup of family/sm90a/column_consumer.cuh.
 struct ColumnScratchLayout {
-  int warp_maxima;  // four values for each row, one of each warp; the block's weights are before
+  // Four values for each row, one of each warp. The block's weights are before. In blocks of
+  // entries (abi/states.h) the two arrays have the best entries of each warp's rows instead.
+  int warp_maxima;
   int warp_sums;
   int row_maxima;
   int flags;
@@ -170,6 +184,7 @@ struct Sm90aLayout {
   int first_blocks;  // the number of each work tile's first block
   int key_biases;    // the biases of each stage's keys, in decode if the spec has a key bias
   int consumer_scratch;
+  int entries;  // the best entries of each row, in kernels of attention states
   int bytes;
 };
 
@@ -183,6 +198,7 @@ struct Sm90aShape {
   bool is_prefill;
   bool widens;  // the pool has 8-bit elements
   bool key_bias = false;
+  bool states = false;  // the kernel attends to attention states
 };
 
 constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
@@ -210,7 +226,7 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
       take(in_place ? 0 : shape.block_m * shared_row_bytes(shape.head_dim, kQueryElementBytes));
   layout.ones = take(ones_bytes(is_prefill, shape.head_dim));
   layout.rotations = take(num_rotations * rotation_bytes(shape.head_dim));
-  layout.table_bytes = block_table_bytes(shape.block_n, windows);
+  layout.table_bytes = block_table_bytes(table_slots(shape.block_n, shape.states), windows);
   layout.table = take(layout.table_bytes);
   layout.positions = take(kWorkTileStages * shape.block_m * 4);
   layout.work_tiles = take(kWorkTileStages * static_cast<int>(sizeof(WorkTile)));
@@ -230,6 +246,7 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   layout.key_biases =
       take(has_biases ? shape.stages * shape.heads * shape.block_n * kBiasBytes : 0);
   layout.consumer_scratch = take(is_prefill ? 0 : shape.warpgroups * scratch);
+  layout.entries = take(entry_bytes(shape.block_m, shape.states));
   layout.bytes = end;
   return layout;
 }

@@ -26,6 +26,7 @@ struct SegmentRecord {
   int32 first_page;  // index into the page-list array
   // The number that the run of slot 0 has among the runs of the request. Only kernels that measure
   // page mass have it (abi/page_mass.h); it is below 0 if the first token's run is a later one.
+  // Kernels of attention states have the segment's kind here (abi/states.h).
   int32 first_run;
   int32 unused[2];
 };
@@ -74,7 +75,8 @@ struct WorkTileStart {
   int32 base;      // base of the segment
   int32 position;  // logical position of slot 0
   // Valid slots of the segment, from slot 0 on: begin <= slot < end. In kernels that measure page
-  // mass, `begin` also has the number of slot 0's run (numbered_begin()).
+  // mass, `begin` also has the number of slot 0's run (numbered_begin()), and in those of attention
+  // states the segment's kind.
   int32 begin;
   int32 end;
   int32 slot;  // index of slot 0 in its page
@@ -122,6 +124,14 @@ constexpr int32 num_slices(int32 head_dim) {
 }
 constexpr int32 partial_row_bytes(int32 head_dim) {
   return head_dim * 4 + (num_slices(head_dim) * 8 + 15) / 16 * 16;
+}
+
+// In kernels of attention states a row also has its best entry of each memory (abi/states.h). Each
+// kEntryColumns columns have a copy of these, because one warp combines so many columns.
+inline constexpr int32 kEntryColumns = 32;
+constexpr int32 partial_row_bytes(int32 head_dim, int32 row_entry_bytes) {
+  const int32 copies = (head_dim + kEntryColumns - 1) / kEntryColumns;
+  return partial_row_bytes(head_dim) + copies * row_entry_bytes;
 }
 
 // Device memory of one attend kernel's work. The planner writes work_tiles and sets the counters to

@@ -3,29 +3,47 @@
 // A word is 0 until it is written, and is never written as 0. So the reader needs no flag: it loads
 // the word again until it is not 0. A zero value is written as the least positive denormal, which
 // makes no difference, and a zero statistic as -0. The CTA that has combined a word sets it to 0
-// for the next launch.
+// for the next launch. Words of best entries (ops/states.cuh) are scores, as statistics, and
+// locations plus 1.
 #pragma once
 
 #include "abi/step.h"
 #include "isa/sync.cuh"
 #include "ops/combine.cuh"
+#include "ops/states.cuh"
 
 namespace lazyrope {
 
 // Returns the address of a row of a partial result.
-template <int kHeadDim>
+template <int kHeadDim, int kMemories = 0>
 LAZYROPE_DEVICE uint8* partial_row(const WorkView& work, int32 partial, int32 row) {
+  constexpr int32 kRowBytes = partial_row_bytes(kHeadDim, kMemories > 0 ? kRowEntryBytes : 0);
   const int32 index = partial * work.partial_row_count + row;
-  return work.partials +
-         static_cast<uint64>(partial_row_bytes(kHeadDim)) * static_cast<uint32>(index);
+  return work.partials + static_cast<uint64>(kRowBytes) * static_cast<uint32>(index);
 }
+
+// The words of a row's best entries, two entries a chunk.
+template <int kMemories>
+struct EntryWords {
+  static constexpr int32 kChunks = kMemories / 2;
+  static_assert(kMemories % 2 == 0);
+  Chunk chunk[kChunks];
+};
+template <>
+struct EntryWords<0> {
+  static constexpr int32 kChunks = 0;
+};
 
 // The partial rows of a tile. A row is divided into slices of kColumns columns, each with its own
 // copy of the row's statistics. A lane loads kQuads quads of a slice at once.
-template <int kHeadDim, int kColumns, int kQuads = 1>
+template <int kHeadDim, int kColumns, int kQuads = 1, int kMemories = 0>
 class PartialRows {
   static constexpr int32 kStats = kHeadDim * 4;
-  static constexpr int32 kRowBytes = partial_row_bytes(kHeadDim);
+  static constexpr int32 kEntries = partial_row_bytes(kHeadDim);
+  static constexpr int32 kRowBytes =
+      partial_row_bytes(kHeadDim, kMemories > 0 ? kRowEntryBytes : 0);
+  static constexpr int32 kEntryQuads = kEntryColumns / 4;  // quads that share a copy of the entries
+  using Entries = RowEntries<kMemories>;
 
  public:
   static constexpr int32 kLaneQuads = kQuads;
@@ -38,8 +56,11 @@ class PartialRows {
 
   // Writes columns 4 * quad to 4 * quad + 3 of a row of the CTA's own split. With the first quad of
   // a slice it also writes the slice's statistics.
-  LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowQuad& partial) const {
+  // The same holds for the entries and the first quad of kEntryColumns columns.
+  LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowQuad& partial,
+                             const Entries& entries) const {
     uint8* to = at(split_.index, row);
+    if (kMemories > 0 && quad % kEntryQuads == 0) write_entries(to, quad / kEntryQuads, entries);
     const float* v = partial.value;
     st_relaxed_gpu(values(to, quad),
                    Chunk{{nonzero(v[0]), nonzero(v[1]), nonzero(v[2]), nonzero(v[3])}});
@@ -48,9 +69,13 @@ class PartialRows {
 
   // Four lanes write a whole row together. Each has two of every eight columns, as in an
   // accumulator tile.
-  LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane,
-                                   const RowQuads<kHeadDim / 16>& pairs) const {
+  LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane, const RowQuads<kHeadDim / 16>& pairs,
+                                   const Entries& entries = {}) const {
     uint8* to = at(split_.index, row);
+    if constexpr (kMemories > 0) {
+#pragma unroll
+      for (int32 copy = lane; copy < kEntryCopies; copy += 4) write_entries(to, copy, entries);
+    }
 #pragma unroll
     for (int32 n = 0; n < kHeadDim / 8; ++n)
       st_relaxed_gpu(reinterpret_cast<Word2*>(to + lane * 8) + 4 * n,
@@ -63,15 +88,30 @@ class PartialRows {
   struct LoadedWords {
     Chunk values[kLaneQuads];
     Word2 stats;
+    [[no_unique_address]] EntryWords<kMemories> entries;
 
     // Only the least of all words is compared with 0.
     LAZYROPE_DEVICE bool is_complete() const {
       uint32 least = smaller(stats.word[0], stats.word[1]);
 #pragma unroll
-      for (const Chunk& quad : values)
-        least = smaller(least, smaller(smaller(quad.word[0], quad.word[1]),
-                                       smaller(quad.word[2], quad.word[3])));
+      for (const Chunk& quad : values) least = smaller(least, least_of(quad));
+      if constexpr (kMemories > 0) {
+#pragma unroll
+        for (const Chunk& pair : entries.chunk) least = smaller(least, least_of(pair));
+      }
       return least != 0;
+    }
+    LAZYROPE_DEVICE Entries best_entries() const {
+      Entries best;
+      if constexpr (kMemories > 0) {
+#pragma unroll
+        for (int i = 0; i < kMemories; ++i) {
+          const Chunk& pair = entries.chunk[i / 2];
+          best.of[i] = {bits_as_float(pair.word[i % 2 * 2]),
+                        static_cast<int32>(pair.word[i % 2 * 2 + 1]) - 1};
+        }
+      }
+      return best;
     }
     LAZYROPE_DEVICE RowQuads<kLaneQuads> partial() const {
       RowQuads<kLaneQuads> partial;
@@ -81,6 +121,11 @@ class PartialRows {
         partial.value[i] = bits_as_float(values[i / 4].word[i % 4]);
       return partial;
     }
+
+   private:
+    LAZYROPE_DEVICE static uint32 least_of(const Chunk& words) {
+      return smaller(smaller(words.word[0], words.word[1]), smaller(words.word[2], words.word[3]));
+    }
   };
 
   // A lane's quads of a row, in all splits.
@@ -89,8 +134,10 @@ class PartialRows {
     LAZYROPE_DEVICE Columns(uint8* row, int32 quad, uint32 split_bytes)
         : values_(values(row, quad)),
           stats_(stats(row, quad / kSliceQuads)),
+          entries_(entries(row, quad / kEntryQuads)),
           split_bytes_(split_bytes),
-          has_stats_(quad % kSliceQuads == 0) {}
+          has_stats_(quad % kSliceQuads == 0),
+          has_entries_(kMemories > 0 && quad % kEntryQuads == 0) {}
 
     // Loads a split's words if `wanted`. There is no arithmetic on them here, because it would wait
     // for the loads.
@@ -99,6 +146,11 @@ class PartialRows {
       for (int i = 0; i < kLaneQuads; ++i)
         ld_relaxed_gpu_if(wanted, of_split(values_, split) + i * kSliceLanes, words.values[i]);
       ld_relaxed_gpu_if(wanted, of_split(stats_, split), words.stats);
+      if constexpr (kMemories > 0) {
+#pragma unroll
+        for (int i = 0; i < EntryWords<kMemories>::kChunks; ++i)
+          ld_relaxed_gpu_if(wanted, of_split(entries_, split) + i, words.entries.chunk[i]);
+      }
     }
     // Returns true if a split's statistics have been written.
     LAZYROPE_DEVICE bool has_stats(int32 split) const {
@@ -110,6 +162,10 @@ class PartialRows {
       for (int i = 0; i < kLaneQuads; ++i)
         st_relaxed_gpu(of_split(values_, split) + i * kSliceLanes, Chunk{});
       if (has_stats_) st_relaxed_gpu(of_split(stats_, split), Word2{});
+      if (!has_entries_) return;
+#pragma unroll
+      for (int i = 0; i < EntryWords<kMemories>::kChunks; ++i)
+        st_relaxed_gpu(of_split(entries_, split) + i, Chunk{});
     }
 
    private:
@@ -121,8 +177,10 @@ class PartialRows {
 
     Chunk* values_;
     Word2* stats_;
+    Chunk* entries_;
     uint32 split_bytes_;  // the splits of a tile take less than 4 GB
     bool has_stats_;
+    bool has_entries_;
   };
 
   // Returns the lane's quads of a row, the first of which is `quad`.
@@ -142,8 +200,25 @@ class PartialRows {
     st_relaxed_gpu(stats(row, slice), Word2{{not_zero(of_row.maximum), not_zero(of_row.sum)}});
   }
 
+  static constexpr int32 kEntryCopies = (kHeadDim + kEntryColumns - 1) / kEntryColumns;
+  LAZYROPE_DEVICE static void write_entries(uint8* row, int32 copy, const Entries& best) {
+    if constexpr (kMemories > 0) {
+      const auto location = [](const BestEntry& entry) {
+        return static_cast<uint32>(entry.location) + 1;
+      };
+#pragma unroll
+      for (int i = 0; i < kMemories; i += 2)
+        st_relaxed_gpu(entries(row, copy) + i / 2,
+                       Chunk{{not_zero(best.of[i].score), location(best.of[i]),
+                              not_zero(best.of[i + 1].score), location(best.of[i + 1])}});
+    }
+  }
+
   LAZYROPE_DEVICE uint8* at(int32 split, int32 row) const {
-    return partial_row<kHeadDim>(work_, split_.partial + split, row);
+    return partial_row<kHeadDim, kMemories>(work_, split_.partial + split, row);
+  }
+  LAZYROPE_DEVICE static Chunk* entries(uint8* row, int32 copy) {
+    return reinterpret_cast<Chunk*>(row + (kEntries + copy * kRowEntryBytes));
   }
   LAZYROPE_DEVICE static Chunk* values(uint8* row, int32 quad) {
     return reinterpret_cast<Chunk*>(row) + quad;

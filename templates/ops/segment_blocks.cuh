@@ -2,6 +2,7 @@
 // because they must agree.
 #pragma once
 
+#include "abi/states.h"
 #include "abi/step.h"
 #include "isa/memory.cuh"
 #include "isa/sync.cuh"
@@ -18,27 +19,41 @@ struct VisibleSegment {
 
   LAZYROPE_DEVICE int32 first_slot() const { return record.begin & ~(kRunSlots - 1); }
 
-  template <class Slots>
+  // With kHasStates, a block of entries has 2 * block_slots slots.
+  template <bool kHasStates = false, class Slots>
   LAZYROPE_DEVICE int32 blocks(const Slots& block_slots) const {
-    return end > record.begin ? ceil_div(end - first_slot(), block_slots) : 0;
+    const int32 count = end > record.begin ? ceil_div(end - first_slot(), block_slots) : 0;
+    if constexpr (kHasStates) return is_memory(record.first_run) ? (count + 1) / 2 : count;
+    return count;
   }
 };
 
-template <class Mask>
+// Returns by how much the slots of a segment's blocks exceed those of a block of tokens.
+template <bool kHasStates>
+LAZYROPE_DEVICE int32 slots_factor(int32 kind) {
+  return kHasStates && is_memory(kind) ? 2 : 1;
+}
+
+// With kHasStates, record.first_run is the segment's kind. All rows see all entries of a memory.
+template <class Mask, bool kHasStates = false>
 LAZYROPE_DEVICE VisibleSegment visible_segment(SegmentRecord record, PositionRange queries) {
+  if constexpr (kHasStates) {
+    if (is_memory(record.first_run)) return {record, record.end};
+  }
   record.begin = visible_begin<Mask>(queries.first, record.origin, record.begin, record.end);
   return {record, visible_end<Mask>(queries.last, record.origin, record.end)};
 }
 
-// Returns another lane's segment, without record.end. All lanes of the warp take part.
-template <bool kNumbersRuns = false>
+// Returns another lane's segment, without record.end. All lanes of the warp take part. With
+// kHasFirstRun, that includes record.first_run.
+template <bool kHasFirstRun = false>
 LAZYROPE_DEVICE VisibleSegment from_lane(const VisibleSegment& mine, int32 lane) {
   VisibleSegment s{};
   s.record.base = shfl_sync_idx(mine.record.base, lane);
   s.record.origin = shfl_sync_idx(mine.record.origin, lane);
   s.record.begin = shfl_sync_idx(mine.record.begin, lane);
   s.record.first_page = shfl_sync_idx(mine.record.first_page, lane);
-  if constexpr (kNumbersRuns) s.record.first_run = shfl_sync_idx(mine.record.first_run, lane);
+  if constexpr (kHasFirstRun) s.record.first_run = shfl_sync_idx(mine.record.first_run, lane);
   s.end = shfl_sync_idx(mine.end, lane);
   return s;
 }

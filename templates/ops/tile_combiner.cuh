@@ -18,7 +18,8 @@ enum SliceWidth : int32 {
 
 // The partial rows, as a CTA writes them and as they are combined.
 template <class Spec, SliceWidth kSliceWidth>
-using SplitRows = PartialRows<Spec::kHeadDim, kSliceWidth, kSliceWidth == kWidestSlices ? 2 : 1>;
+using SplitRows =
+    PartialRows<Spec::kHeadDim, kSliceWidth, kSliceWidth == kWidestSlices ? 2 : 1, Spec::kMemories>;
 
 // Combines a tile in batches, each by one warp. A task is kLaneQuads quads of one row, and a lane
 // has one task. If there are many splits, several lanes share a task and divide its splits. With
@@ -36,13 +37,20 @@ class TileCombiner {
   static constexpr int32 kLaneQuads = Rows::kLaneQuads;
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
+  // The tasks of the columns whose entries or statistics have one copy. One warp has all of them,
+  // because it clears the copy.
+  static constexpr bool kHasStates = Spec::kMemories > 0;
+  static constexpr int32 kGroupTasks =
+      kHasStates && kSharesTasks ? kEntryColumns / 4 : Rows::kSliceLanes;
   // The greatest number of lanes that share a task.
-  static constexpr int32 kMaxLanes = kSharesTasks ? kWarpThreads / Rows::kSliceQuads : 1;
+  static constexpr int32 kMaxLanes =
+      !kSharesTasks ? 1 : kWarpThreads / (kHasStates ? kGroupTasks : Rows::kSliceQuads);
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   static_assert(kLaneQuads == 1 || kQuads % Rows::kSliceQuads == 0, "a lane's quads all exist");
   // The tasks of a row. The last slice counts as a full one, because one warp has all quads of a
-  // slice.
-  static constexpr int32 kRowTasks = Rows::kNumSlices * Rows::kSliceLanes;
+  // slice. So do the columns of one copy of the entries.
+  static constexpr int32 kRowTasks =
+      (Rows::kNumSlices * Rows::kSliceLanes + kGroupTasks - 1) / kGroupTasks * kGroupTasks;
 
  public:
   // A lane without a task of its own repeats the last one.
@@ -55,14 +63,18 @@ class TileCombiner {
   struct Combined {
     Task task;
     RowQuads<kLaneQuads> partial;
+    [[no_unique_address]] RowEntries<Spec::kMemories> best;
   };
 
-  LAZYROPE_DEVICE TileCombiner(const Output& output, const Rows& partials, int32 num_rows,
-                               int32 num_heads, int32 num_splits)
+  LAZYROPE_DEVICE TileCombiner(const Output& output, const Rows& partials,
+                               const EntryStates<Spec>& states, WorkTileRows rows, int32 num_rows,
+                               int32 num_splits)
       : output_(output),
         partials_(partials),
+        states_(states),
+        first_head_(rows.kv_head),
         num_rows_(num_rows),
-        num_tasks_(num_heads * num_rows * kRowTasks),
+        num_tasks_(rows.num_heads * num_rows * kRowTasks),
         num_splits_(num_splits) {
 #pragma unroll
     for (int32 lanes = 1; lanes < kMaxLanes; lanes *= 2)
@@ -76,7 +88,8 @@ class TileCombiner {
   // Polls the batch's partial results until all of them have arrived, and combines them. Returns
   // false if some have not arrived after max_polls polls. All lanes of a warp take part.
   LAZYROPE_DEVICE bool poll(int32 batch, int32 max_polls, Combined& combined) const {
-    combined = {task(batch), empty_partial<kLaneQuads>()};
+    combined = {task(batch), empty_partial<kLaneQuads>(), {}};
+    if constexpr (kHasStates) combined.best.reset();
     const auto columns = partials_.columns(combined.task.row, combined.task.quad);
     if (!kSharesTasks || num_tasks_ > kFewTasks) {
       if (!poll_stats(columns, max_polls)) return false;
@@ -113,6 +126,9 @@ class TileCombiner {
         exists[i] = split[i] < num_splits_;
         partials[i] = words[i].partial();
         if (!exists[i]) partials[i].stats.maximum = kNoMaximum;
+        if constexpr (kHasStates) {
+          if (exists[i]) combined.best.improve(words[i].best_entries());
+        }
       }
       combine_into(combined.partial, partials, exists);
     }
@@ -124,9 +140,15 @@ class TileCombiner {
   LAZYROPE_DEVICE void write_and_clear(Combined& combined) const {
     if constexpr (kSharesTasks)
       combine_lanes<Rows::kSliceQuads>(combined.partial, tasks_per_batch());
+    if constexpr (kHasStates && kSharesTasks) merge_lanes(combined.best);
     const Task& task = combined.task;
     if (!task.exists) return;
     const int32 head = task.row < num_rows_ ? 0 : task.row / num_rows_;
+    if constexpr (kHasStates) {
+      if (first_split() == 0)
+        states_.template add<Rows::kSliceLanes>(combined.partial, first_head_ + head, task.quad,
+                                                combined.best);
+    }
     if (first_split() == 0)
       output_.template write<Rows::kSliceLanes>(head, task.row - head * num_rows_, task.quad,
                                                 combined.partial);
@@ -151,6 +173,21 @@ class TileCombiner {
     return first >= num_splits_;
   }
 
+  // Finds the best entries of the lanes that share a task, as combine_lanes() combines their
+  // partial results.
+  LAZYROPE_DEVICE void merge_lanes(RowEntries<Spec::kMemories>& best) const {
+    const int32 stride = tasks_per_batch();
+#pragma unroll
+    for (int32 mask = kWarpThreads / 2; mask >= kGroupTasks; mask /= 2) {
+      RowEntries<Spec::kMemories> other;
+#pragma unroll
+      for (int i = 0; i < Spec::kMemories; ++i)
+        other.of[i] = {shfl_sync_bfly(best.of[i].score, mask),
+                       shfl_sync_bfly(best.of[i].location, mask)};
+      if (mask >= stride) best.improve(other);
+    }
+  }
+
   LAZYROPE_DEVICE Task task(int32 batch) const {
     const int32 wanted = batch * tasks_per_batch() + (lane_index() & (tasks_per_batch() - 1));
     const int32 index = smaller(wanted, num_tasks_ - 1);
@@ -165,6 +202,8 @@ class TileCombiner {
 
   const Output& output_;
   const Rows& partials_;
+  const EntryStates<Spec>& states_;
+  int32 first_head_;
   int32 num_rows_;  // rows of one head
   int32 num_tasks_;
   int32 num_splits_;

@@ -12,6 +12,7 @@ template <class Spec, class Team = WholeCta, SliceWidth kSliceWidth = kNarrowSli
 class WorkTileResult {
   using Partials = SplitRows<Spec, kSliceWidth>;
   using Output = typename ResultRows<Spec>::Type;
+  using Entries = RowEntries<Spec::kMemories>;
 
  public:
   LAZYROPE_DEVICE WorkTileResult(const AttendParams& params, WorkTilePtr work_tile)
@@ -22,29 +23,37 @@ class WorkTileResult {
         num_combiners_(work_tile.num_combiners()),
         output_(ResultRows<Spec>::make(params.out, params.lse, ValueScales(params.pool),
                                        SlotsOf<Spec>(params), rows_)),
-        partial_(params.work, split_) {}
+        partial_(params.work, split_),
+        states_(params) {}
 
   // Tells whether the work tile has all keys of its rows, so that its result is the output.
   LAZYROPE_DEVICE bool is_unsplit() const { return split_.count == 1; }
   LAZYROPE_DEVICE const Output& output() const { return output_; }
   LAZYROPE_DEVICE const Partials& partial() const { return partial_; }
 
-  // Writes columns 4 * quad to 4 * quad + 3 of a row of one of the work tile's KV heads.
-  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowQuad& partial) const {
+  LAZYROPE_DEVICE const EntryStates<Spec>& states() const { return states_; }
+
+  // Writes columns 4 * quad to 4 * quad + 3 of a row of one of the work tile's KV heads, which has
+  // the best entries `best` of its memories.
+  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowQuad& partial,
+                             const Entries& best = {}) const {
     const RowQuad partials[] = {partial};
-    write<1>(head, row, quad, partials);
+    write<1>(head, row, quad, partials, best);
   }
   // Writes kCount quads of a row, kStride quads from one to the next.
   template <int kStride, int kCount>
-  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
-                             const RowQuad (&partials)[kCount]) const {
+  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowQuad (&partials)[kCount],
+                             const Entries& best = {}) const {
     if (!is_unsplit()) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
-        partial_.write(head * num_rows_ + row, quad + i * kStride, partials[i]);
+        partial_.write(head * num_rows_ + row, quad + i * kStride, partials[i], best);
       return;
     }
-    output_.template write<kStride>(head, row, quad, joined(partials));
+    RowQuads<kCount> result = joined(partials);
+    if constexpr (Spec::kMemories > 0)
+      states_.template add<kStride>(result, rows_.kv_head + head, quad, best);
+    output_.template write<kStride>(head, row, quad, result);
   }
 
   // Combines the tile's splits, after all rows of this split are written. All threads of the team
@@ -52,7 +61,8 @@ class WorkTileResult {
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (!is_unsplit())
       combine(params_.work, params_.out, params_.lse, ValueScales(params_.pool),
-              SlotsOf<Spec>(params_), rows_, split_, num_combiners_, num_rows_, may_wait, flags);
+              SlotsOf<Spec>(params_), states_, rows_, split_, num_combiners_, num_rows_, may_wait,
+              flags);
   }
 
  private:
@@ -70,11 +80,12 @@ class WorkTileResult {
   // values: references would put them in memory, and the CTA would wait for them at its end.
   LAZYROPE_DEVICE_CALL static void combine(WorkView work, OutputTensor out, LseTensor lse,
                                            ValueScales scales, SlotsOf<Spec> slots,
-                                           WorkTileRows rows, KvSplit split, int32 num_combiners,
-                                           int32 num_rows, bool may_wait, SharedPtr flags) {
+                                           EntryStates<Spec> states, WorkTileRows rows,
+                                           KvSplit split, int32 num_combiners, int32 num_rows,
+                                           bool may_wait, SharedPtr flags) {
     const Output output = ResultRows<Spec>::make(out, lse, scales, slots, rows);
     const Partials partial(work, split);
-    const TileCombiner<Spec, kSliceWidth> tile(output, partial, num_rows, rows.num_heads,
+    const TileCombiner<Spec, kSliceWidth> tile(output, partial, states, rows, num_rows,
                                                split.count);
     CombineScheduler<Team>(work, split, num_combiners, flags).combine(tile, may_wait);
   }
@@ -86,6 +97,7 @@ class WorkTileResult {
   int32 num_combiners_;
   Output output_;
   Partials partial_;
+  [[no_unique_address]] EntryStates<Spec> states_;
 };
 
 }  // namespace lazyrope

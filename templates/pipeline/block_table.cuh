@@ -26,12 +26,12 @@ struct BlockInfo {
   int32 base;      // base of the block's segment
   int32 position;  // logical position of the block's slot 0
   int32 begin;     // valid slots: [begin, end)
-  int32 end;       // kBlockSlots + kRunSlots where the segment continues after this block
+  int32 end;       // kMaxSlots + kRunSlots where the segment continues after this block
 
-  // Returns true if the next block belongs to another segment.
-  template <int kBlockSlots>
+  // Returns true if the next block belongs to another segment. kMaxSlots is the table's.
+  template <int kMaxSlots>
   LAZYROPE_DEVICE bool ends_segment() const {
-    return end <= kBlockSlots;
+    return end <= kMaxSlots;
   }
 };
 
@@ -74,15 +74,24 @@ class BlockChoice {
 
 // Block first + i of the table is the i-th chosen block of the work tile. With kNumbersRuns the
 // table also has the number of each block's first run among the runs of the request. The planner
-// has then numbered the step's segments and the beginnings of its work tiles (abi/step.h).
-template <class Mask, int kBlockSlots, int kWindows = 2, bool kNumbersRuns = false>
+// has then numbered the step's segments and the beginnings of its work tiles (abi/step.h). With
+// kHasStates the table has each block's kind instead, and twice the runs: a block of entries has
+// 2 * kBlockSlots slots (abi/states.h).
+template <class Mask, int kBlockSlots, int kWindows = 2, bool kNumbersRuns = false,
+          bool kHasStates = false>
 class BlockTable {
-  static constexpr int kRuns = kBlockSlots / kRunSlots;
+ public:
+  static constexpr int kMaxSlots = kBlockSlots * (kHasStates ? 2 : 1);  // the most slots of a block
+
+ private:
+  static constexpr int kRuns = kMaxSlots / kRunSlots;
+  static constexpr bool kHasFirstRun = kNumbersRuns || kHasStates;
+  static_assert(!(kNumbersRuns && kHasStates));
 
  public:
   static constexpr int kWindow = kWarpThreads / kRuns;  // blocks that one warp resolves at once
   static constexpr int kCapacity = kWindows * kWindow;  // blocks in the table
-  static constexpr int kBytes = block_table_bytes(kBlockSlots, kWindows);
+  static constexpr int kBytes = block_table_bytes(kMaxSlots, kWindows);
   static_assert(sizeof(BlockInfo) == kBlockInfoBytes && sizeof(RunLocation) == kRunLocationBytes);
 
   // `first` is the index that the first chosen block has in the table.
@@ -92,8 +101,13 @@ class BlockTable {
 
   LAZYROPE_DEVICE BlockInfo info(int32 block) const {
     BlockInfo info = ld_shared<BlockInfo>(info_address(block));
-    if constexpr (kNumbersRuns) info.begin = begin_of(info.begin);
+    if constexpr (kHasFirstRun) info.begin = begin_of(info.begin);
     return info;
+  }
+  // Returns the kind of the block's segment.
+  LAZYROPE_DEVICE int32 kind(int32 block) const {
+    if constexpr (kHasStates) return run_of(ld_shared<BlockInfo>(info_address(block)).begin);
+    return 0;
   }
   // Returns the number of the block's first run.
   LAZYROPE_DEVICE int32 first_run(int32 block) const {
@@ -104,12 +118,19 @@ class BlockTable {
     return ld_shared<RunLocation>(run_address(block, run));
   }
 
+  // Returns the location of a slot of the block (BestEntry, abi/states.h).
+  LAZYROPE_DEVICE int32 location(int32 block, int32 slot, int32 page_size) const {
+    const RunLocation at = run(block, slot / kRunSlots);
+    return at.page * page_size + at.slot + slot % kRunSlots;
+  }
+
   // Returns how many of the first chosen blocks have all their page numbers in the work tile, at
   // most one window.
   LAZYROPE_DEVICE int32 count_prefetched(const WorkTileStart& start) const {
     const int32 num_runs = smaller(ceil_div(start.end, kRunSlots), kStartRuns);
+    const int32 runs = block_slots(run_of(start.begin)) / kRunSlots;
     const int32 blocks =
-        start.end <= kStartRuns * kRunSlots ? ceil_div(num_runs, kRuns) : num_runs / kRuns;
+        start.end <= kStartRuns * kRunSlots ? ceil_div(num_runs, runs) : num_runs / runs;
     return smaller(choice_.count(smaller(blocks, work_tile_.extent().num_blocks)), kWindow);
   }
 
@@ -117,14 +138,16 @@ class BlockTable {
   LAZYROPE_DEVICE void write_prefetched(const WorkTileStart& start, int32 num_prefetched) const {
     const int32 block = lane_index() / kRuns;
     if (block < num_prefetched) {
-      const int32 slot = choice_.block(block) * kBlockSlots;
+      const int32 slots = block_slots(run_of(start.begin));
+      const int32 slot = choice_.block(block) * slots;
       const int32 run = lane_index() % kRuns;
       if (run == 0)
         write_info(first_ + block, start.base, start.position,
-                   kNumbersRuns ? begin_of(start.begin) : start.begin, start.end, slot,
+                   kHasFirstRun ? begin_of(start.begin) : start.begin, start.end, slot,
                    run_of(start.begin));
-      st_shared(run_address(first_ + block, run),
-                start_run(work_tile_, start, slot / kRunSlots + run));
+      if (!kHasStates || run * kRunSlots < slots)
+        st_shared(run_address(first_ + block, run),
+                  start_run(work_tile_, start, slot / kRunSlots + run));
     }
   }
   // Returns the location of a run whose page number is in the work tile.
@@ -233,7 +256,7 @@ class BlockTable {
     record.begin = static_cast<int32>(c.word[2]);
     record.end = static_cast<int32>(index < end ? c.word[3] : c.word[2]);
     record.first_page = ld_global_nc(&p->first_page);
-    if constexpr (kNumbersRuns) record.first_run = ld_global_nc(&p->first_run);
+    if constexpr (kHasFirstRun) record.first_run = ld_global_nc(&p->first_run);
     return record;
   }
 
@@ -251,14 +274,14 @@ class BlockTable {
 #pragma unroll 1
     while (true) {
       const VisibleSegment segment =
-          visible_segment<Mask>(record, {extent.first_position, extent.last_position});
-      const int32 blocks = segment.blocks(kBlockSlots);
+          visible_segment<Mask, kHasStates>(record, {extent.first_position, extent.last_position});
+      const int32 blocks = segment.template blocks<kHasStates>(kBlockSlots);
       const int32 blocks_through = prefix_sum(blocks);
       const int32 total = shfl_sync_idx(blocks_through, kWarpThreads - 1);
       const int32 target = block - search_point.block;
       const int32 owner = upper_bound_lane(blocks_through, target);
       const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
-      const VisibleSegment found = from_lane<kNumbersRuns>(segment, owner);
+      const VisibleSegment found = from_lane<kHasFirstRun>(segment, owner);
       // A block with a negative target was found among the 32 segments before.
       if (wanted && target >= 0 && target < total)
         page = write(entry(window), found, target - owner_first, lookup);
@@ -274,29 +297,38 @@ class BlockTable {
   }
 
   // Writes the BlockInfo of a block that begins at `slot`, counted like position, begin and end.
-  // Slot 0 is in run `run` of the request.
+  // Slot 0 is in run `run` of the request; with kHasStates, `run` is the segment's kind.
   LAZYROPE_DEVICE void write_info(int32 entry, int32 base, int32 position, int32 begin, int32 end,
                                   int32 slot, int32 run) const {
     const int32 rest = end - slot;
     const int32 own_begin = larger(begin - slot, 0);
-    st_shared(
-        info_address(entry),
-        BlockInfo{base, position + slot,
-                  kNumbersRuns ? numbered_begin(own_begin, run + slot / kRunSlots) : own_begin,
-                  rest <= kBlockSlots ? rest : kBlockSlots + kRunSlots});
+    const int32 slots = block_slots(run);
+    st_shared(info_address(entry),
+              BlockInfo{base, position + slot,
+                        kHasStates     ? numbered_begin(own_begin, run)
+                        : kNumbersRuns ? numbered_begin(own_begin, run + slot / kRunSlots)
+                                       : own_begin,
+                        rest <= slots ? rest : kMaxSlots + kRunSlots});
+  }
+
+  // Returns the slots of a block of a segment.
+  LAZYROPE_DEVICE static int32 block_slots(int32 kind) {
+    return kBlockSlots * slots_factor<kHasStates>(kind);
   }
 
   LAZYROPE_DEVICE const int32* write(int32 entry, const VisibleSegment& segment,
                                      int32 block_in_segment, const Lookup& lookup) const {
     const SegmentRecord& record = segment.record;
     const int32 run = lane_index() % kRuns;
-    const int32 slot = segment.first_slot() + block_in_segment * kBlockSlots;
+    const int32 slots = block_slots(record.first_run);
+    const int32 slot = segment.first_slot() + block_in_segment * slots;
     if (run == 0)
       write_info(entry, record.base, record.origin, record.begin, segment.end, slot,
                  record.first_run);
     const int32 run_slot = slot + run * kRunSlots;
     const PageLocation at = locate_in_pages(run_slot, lookup.page_size);
     st_shared(run_address(entry, run), RunLocation{0, at.slot});
+    if (kHasStates && run * kRunSlots >= slots) return nullptr;
     return run_slot < segment.end ? lookup.pages + record.first_page + at.page : nullptr;
   }
 

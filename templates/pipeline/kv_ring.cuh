@@ -15,6 +15,24 @@
 
 namespace lazyrope {
 
+// One half of the blocks of entries in a table: kKeys keys (abi/states.h). It has the functions of
+// the table that copies call.
+template <class Table, int kKeys>
+struct HalfBlocks {
+  const Table& table;
+  int32 half;
+
+  LAZYROPE_DEVICE BlockInfo info(int32 block) const {
+    BlockInfo info = table.info(block);
+    info.begin -= half * kKeys;
+    info.end -= half * kKeys;
+    return info;
+  }
+  LAZYROPE_DEVICE RunLocation run(int32 block, int32 run) const {
+    return table.run(block, half * (kKeys / kRunSlots) + run);
+  }
+};
+
 // Copies the kKeys slots of a block of one KV head to a tile. Each thread of the team copies 16
 // bytes at a time.
 template <class Team, class Tile, int kKeys>
@@ -118,6 +136,19 @@ class KvRing {
       cp_async_cg_16<kWholeLines>(to + kTileBytes, static_cast<const uint8*>(pool_.values) + source,
                                   bytes);
     });
+  }
+
+  // Does the same for a block of entries. The keys of its second half take the place of values.
+  template <class Table>
+  LAZYROPE_DEVICE void issue_entries(const Table& table, int32 block, int32 kv_head) const {
+    const Copies copies(pool_, kv_head);
+#pragma unroll 1
+    for (int32 half = 0; half < 2; ++half)
+      copies.for_each(HalfBlocks<Table, kKeys>{table, half}, block, keys(block) + half * kTileBytes,
+                      [&](SharedPtr to, uint64 source, int32 bytes) {
+                        cp_async_cg_16<Copies::kWholeLines>(
+                            to, static_cast<const uint8*>(pool_.keys) + source, bytes);
+                      });
   }
 
  private:

@@ -35,10 +35,13 @@ struct CallerSegment {
   int32 start;
   int32 length;
   int32 lead;
+  int32 kind;  // 0 unless the kernels are those of attention states
 
-  // Returns the segment's record without its pages.
+  // Returns the segment's record without its pages. In a memory, the origin counts entries.
+  template <bool kHasStates = false>
   LAZYROPE_DEVICE SegmentRecord slots() const {
-    return {base, mask_base + start - lead, lead, lead + length, 0, 0, {0, 0}};
+    const int32 origin = kHasStates && is_memory(kind) ? -lead : mask_base + start - lead;
+    return {base, origin, lead, lead + length, 0, kHasStates ? kind : 0, {0, 0}};
   }
 };
 
@@ -83,11 +86,15 @@ class CallerInputs {
             ld_global_nc(in_.segment_indptr + i), ld_global_nc(in_.segment_indptr + i + 1)};
   }
 
+  template <bool kHasStates>
   LAZYROPE_DEVICE CallerSegment segment(int32 i) const {
     const int32 base = ld_global_nc(in_.base + i);
-    return {base, in_.mask_base == nullptr ? base : ld_global_nc(in_.mask_base + i),
-            ld_global_nc(in_.start + i), ld_global_nc(in_.length + i),
-            in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i)};
+    return {base,
+            in_.mask_base == nullptr ? base : ld_global_nc(in_.mask_base + i),
+            ld_global_nc(in_.start + i),
+            ld_global_nc(in_.length + i),
+            in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i),
+            !kHasStates || first_runs_ == nullptr ? 0 : ld_global_nc(first_runs_ + i)};
   }
   LAZYROPE_DEVICE int32 first_page(int32 i) const { return ld_global_nc(in_.first_page + i); }
   // Returns SegmentRecord::first_run.
@@ -108,19 +115,20 @@ class CallerInputs {
   // The CTAs of both phases together copy segments and positions for attend. begin_copy() loads a
   // thread's first elements. copy() stores these and copies the thread's other elements. Work
   // between the two calls hides the loads.
+  template <bool kHasStates>
   LAZYROPE_DEVICE StepCopy begin_copy() const {
     // The last warps come first, because the first warps write more work tiles.
     const int32 warp = kPlanThreads / kWarpThreads - 1 - warp_index();
-    return load((warp * num_ctas_ + cta_) * kWarpThreads + lane_index());
+    return load<kHasStates>((warp * num_ctas_ + cta_) * kWarpThreads + lane_index());
   }
-  template <bool kNumbersRuns>
+  template <bool kNumbersRuns, bool kHasStates>
   LAZYROPE_DEVICE void copy(StepCopy chunk) const {
     if (cta_ == 0 && thread_index() == kPlanThreads - 1)
       st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
 #pragma unroll 1
     while (chunk.index < num_copied_) {
-      store<kNumbersRuns>(chunk);
-      chunk = load(chunk.index + num_ctas_ * kPlanThreads);
+      store<kNumbersRuns, kHasStates>(chunk);
+      chunk = load<kHasStates>(chunk.index + num_ctas_ * kPlanThreads);
     }
   }
 
@@ -141,20 +149,21 @@ class CallerInputs {
   static constexpr int32 kLineInts = 32;  // int32 per L2 cache line
   static constexpr int32 kLines = 4;      // cache lines prefetched of a segment's page list
 
+  template <bool kHasStates>
   LAZYROPE_DEVICE StepCopy load(int32 i) const {
     StepCopy copy = {i, {}, 0, 0};
     if (i < num_segments_) {
-      copy.segment = segment(i);
+      copy.segment = segment<kHasStates>(i);
       copy.first_page = first_page(i);
     }
     if (i < in_.num_tokens) copy.position = position(i);
     return copy;
   }
-  template <bool kNumbersRuns>
+  template <bool kNumbersRuns, bool kHasStates>
   LAZYROPE_DEVICE void store(const StepCopy& copy) const {
     if (copy.index < in_.num_tokens) st_global(step_.positions + copy.index, copy.position);
     if (copy.index >= num_segments_) return;
-    SegmentRecord record = copy.segment.slots();
+    SegmentRecord record = copy.segment.template slots<kHasStates>();
     record.first_page = copy.first_page;
     if constexpr (kNumbersRuns) record.first_run = first_run(copy.index);
     auto* to = reinterpret_cast<Chunk*>(step_.segments + copy.index);
@@ -175,7 +184,7 @@ class CallerInputs {
   }
 
   const StepInputs& in_;
-  const int32* first_runs_;
+  const int32* first_runs_;  // or kinds
   const StepView& step_;
   const Divisor& page_size_;
   int32 cta_;

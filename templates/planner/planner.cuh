@@ -74,6 +74,7 @@ template <class Spec>
 class Planner {
   using Mask = typename Spec::Mask;
   using Scan = CtaScan<Spec::kThreads>;
+  static constexpr bool kHasStates = Spec::kMemories > 0;
 
  public:
   static_assert(Scan::kBytes == kPlanScanBytes);
@@ -99,7 +100,7 @@ class Planner {
     const LaneTokens tokens = {caller_.tokens(lane_index()),
                                caller_.tokens(kWarpThreads + lane_index())};
     caller_.prefetch_segments();
-    const StepCopy copied = caller_.begin_copy();
+    const StepCopy copied = caller_.template begin_copy<kHasStates>();
     zero_counters();
     Units units{tiles_, phase_.fixed_split_blocks};
     units.num_tiles = count_single_tile_requests(tokens);
@@ -108,7 +109,7 @@ class Planner {
     measure(units, make_tile(own), has_one_tile_each);
     find_heads(units);
     const TableSum costs = sum_up_costs(units.num_tiles);
-    caller_.template copy<Spec::kMeasuresPageMass>(copied);
+    caller_.template copy<Spec::kMeasuresPageMass, kHasStates>(copied);
     units.group_cost = costs.total;
     units.lost_bits = costs.lost_bits;
     units.units_per_group =
@@ -338,8 +339,8 @@ class Planner {
       const bool exists = tile < units.num_tiles;
       const auto record =
           has_first_record ? (exists ? first_record : TileRecord{}) : read(tile, exists);
-      const SegmentGroup<Mask, kTileLanes> segments(caller_, phase_.block_keys, record.keys.segment,
-                                                    record.keys.segment_end);
+      const SegmentGroup<Mask, kTileLanes, kHasStates> segments(
+          caller_, phase_.block_keys, record.keys.segment, record.keys.segment_end);
       PositionRange queries;
       const VisibleCounts counts =
           segments.count_visible([&] { return queries = positions_of(record.rows); });

@@ -24,8 +24,8 @@ struct BlockLocation {
 };
 
 // The segments of a request. All lanes of a warp take part, each group of kLanes for its own
-// request. A group without a request gives an empty range.
-template <class Mask, int32 kLanes>
+// request. A group without a request gives an empty range. With kHasStates, segments have kinds.
+template <class Mask, int32 kLanes, bool kHasStates>
 class SegmentGroup {
  public:
   LAZYROPE_DEVICE SegmentGroup(const CallerInputs& caller, const Divisor& block_keys, int32 segment,
@@ -83,11 +83,16 @@ class SegmentGroup {
     LaneSegments<kCount> segments{};
 #pragma unroll
     for (int32 i = 0; i < kCount; ++i)
-      if (index_of(first, i) < end_) segments.of_lane[i] = caller_.segment(index_of(first, i));
+      if (index_of(first, i) < end_)
+        segments.of_lane[i] = caller_.template segment<kHasStates>(index_of(first, i));
     return segments;
   }
   LAZYROPE_DEVICE static int32 index_of(int32 first, int32 i) {
     return first + i * kLanes + group_lane<kLanes>();
+  }
+  LAZYROPE_DEVICE static VisibleSegment visible(const CallerSegment& segment,
+                                                PositionRange queries) {
+    return visible_segment<Mask, kHasStates>(segment.template slots<kHasStates>(), queries);
   }
 
   template <int32 kCount>
@@ -96,7 +101,7 @@ class SegmentGroup {
 #pragma unroll
     for (int32 i = 0; i < kCount; ++i) {
       const int32 blocks =
-          visible_segment<Mask>(segments.of_lane[i].slots(), queries).blocks(block_keys_);
+          visible(segments.of_lane[i], queries).template blocks<kHasStates>(block_keys_);
       seen.blocks += blocks;
       seen.segments += blocks > 0 ? 1 : 0;
       seen.first = smaller(seen.first, blocks > 0 ? index_of(first, i) : end_);
@@ -119,11 +124,11 @@ class SegmentGroup {
   };
   LAZYROPE_DEVICE LaneCount count_lane(const CallerSegment& segment, int32 first_page,
                                        PositionRange queries) const {
-    VisibleSegment visible = visible_segment<Mask>(segment.slots(), queries);
-    visible.record.first_page = first_page;
-    const int32 blocks = visible.blocks(block_keys_);
+    VisibleSegment seen = visible(segment, queries);
+    seen.record.first_page = first_page;
+    const int32 blocks = seen.template blocks<kHasStates>(block_keys_);
     const int32 through = prefix_sum<kLanes>(blocks);
-    return {visible, through - blocks, through, group_shfl<kLanes>(through, kLanes - 1)};
+    return {seen, through - blocks, through, group_shfl<kLanes>(through, kLanes - 1)};
   }
 
   // Searches kCount * kLanes segments. The lane that has the block gives its segment to the others
@@ -151,9 +156,9 @@ class SegmentGroup {
       own_first = first + i * kLanes;
     }
     const int32 owner = group_upper_bound<kLanes>(own.through, search.block);
-    const BlockLocation location = {from_lane(own.visible, first_lane<kLanes>() + owner),
-                                    own_first + owner,
-                                    search.block - group_shfl<kLanes>(own.before, owner)};
+    const BlockLocation location = {
+        from_lane<kHasStates>(own.visible, first_lane<kLanes>() + owner), own_first + owner,
+        search.block - group_shfl<kLanes>(own.before, owner)};
     if (!search.is_found && search.block < own.all) {
       search.found = location;
       search.is_found = true;

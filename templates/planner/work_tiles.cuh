@@ -15,6 +15,7 @@ namespace lazyrope {
 template <class Spec, class WorkTiles>
 class WorkTileWriter {
   using Mask = typename Spec::Mask;
+  static constexpr bool kHasStates = Spec::kMemories > 0;
 
  public:
   LAZYROPE_DEVICE WorkTileWriter(const CallerInputs& caller, const PlanPhase& phase,
@@ -47,8 +48,8 @@ class WorkTileWriter {
     work_tiles_.describe(work_tile, index);
     const PositionRange queries = {work_tile.extent.first_position, work_tile.extent.last_position};
     const BlockLocation location =
-        SegmentGroup<Mask, kGroupLanes>(caller_, phase_.block_keys, work_tile.keys.segment,
-                                        work_tile.keys.segment_end)
+        SegmentGroup<Mask, kGroupLanes, kHasStates>(
+            caller_, phase_.block_keys, work_tile.keys.segment, work_tile.keys.segment_end)
             .find(queries, work_tile.keys.first_block);
     VisibleSegment start{};
     if (work_tile.extent.num_blocks > 0) start = begin(work_tile, location);
@@ -70,13 +71,16 @@ class WorkTileWriter {
     work_tile.keys.segment = location.index;
     work_tile.keys.first_block = location.block;
     const SegmentRecord& record = segment.record;
-    const int32 slot = segment.first_slot() + location.block * phase_.block_keys.value;
+    const int32 block_slots = phase_.block_keys.value * slots_factor<kHasStates>(record.first_run);
+    const int32 slot = segment.first_slot() + location.block * block_slots;
     work_tile.start.base = record.base;
     work_tile.start.position = record.origin + slot;
     work_tile.start.begin = larger(record.begin - slot, 0);
     if constexpr (Spec::kMeasuresPageMass)
       work_tile.start.begin = numbered_begin(work_tile.start.begin,
                                              caller_.first_run(location.index) + slot / kRunSlots);
+    if constexpr (kHasStates)
+      work_tile.start.begin = numbered_begin(work_tile.start.begin, record.first_run);
     work_tile.start.end = segment.end - slot;
     work_tile.start.slot = caller_.slot_in_page(slot);
     work_tile.start.page_size = caller_.page_size();

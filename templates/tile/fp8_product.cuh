@@ -16,8 +16,9 @@
 
 namespace lazyrope {
 
-template <class Element, class Format, int kHeadDim>
+template <class Element, class FormatType, int kHeadDim>
 struct Fp8Product {
+  using Format = FormatType;
   using QueryTile = SharedTile<kHeadDim>;
   using StoredTile = SharedTile<kHeadDim, 1>;
   using KvTile = StoredTile;
@@ -109,8 +110,9 @@ struct Fp8Product {
 };
 
 // Products with keys and values that the CTA has widened in shared memory.
-template <class Element, class Format, int kHeadDim>
+template <class Element, class FormatType, int kHeadDim>
 struct WidenedProduct : WarpProduct<Element, kHeadDim> {
+  using Format = FormatType;
   using StoredTile = SharedTile<kHeadDim, 1>;
   using WideTile = SharedTile<kHeadDim>;
   static constexpr bool kScaled = true;

@@ -21,6 +21,10 @@ struct RowLanes {
   LAZYROPE_DEVICE static int32 row(int m, int h) { return m * 16 + row_of(lane_index(), 2 * h); }
   // Tells whether the lane is the first of those that share a row.
   LAZYROPE_DEVICE static bool is_first() { return lane_index() % 4 == 0; }
+  LAZYROPE_DEVICE static bool is_first_of_row() { return is_first(); }
+  // The lanes of a warp that share a row differ in these bits of their index.
+  static constexpr int kFirstMask = 1;
+  static constexpr int kEndMask = 4;
   LAZYROPE_DEVICE static float maximum(float of_lane) {
     const float pair = max_f32(of_lane, shfl_sync_bfly(of_lane, 1));
     return max_f32(pair, shfl_sync_bfly(pair, 2));
@@ -32,6 +36,7 @@ struct RowLanes {
 
   // The lane has columns first_column() + 8 n + i of column tile n, i = 0 and 1.
   LAZYROPE_DEVICE static int32 first_column() { return column_of(lane_index(), 0); }
+  static constexpr int32 column_offset(int n, int i) { return 8 * n + i; }
   // Returns a mask of the lane's columns before `end`, which counts from the lane's first column.
   // Bit 2n + i stands for column i of column tile n.
   LAZYROPE_DEVICE static uint32 columns_before(int32 end) {

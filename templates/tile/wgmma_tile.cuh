@@ -136,6 +136,9 @@ struct TransposedAccumulator : WideAccumulator<kQueries, kQueries / kHeads> {};
 struct ColumnLanes {
   LAZYROPE_DEVICE static int32 row(int m, int h) { return m * 8 + column_of(lane_index(), h); }
   LAZYROPE_DEVICE static bool is_first() { return lane_index() < 4 && warp() == 0; }
+  LAZYROPE_DEVICE static bool is_first_of_row() { return lane_index() < 4; }
+  static constexpr int kFirstMask = 4;
+  static constexpr int kEndMask = kWarpThreads;
   LAZYROPE_DEVICE static float maximum(float of_lane) {
 #pragma unroll
     for (int mask = 4; mask < kWarpThreads; mask *= 2)
@@ -149,6 +152,7 @@ struct ColumnLanes {
   }
   LAZYROPE_DEVICE static int32 first_column() { return warp() * 16 + row_of(lane_index(), 0); }
   static constexpr int32 column(int i) { return i * 8; }  // from first_column(); i = 0 and 1
+  static constexpr int32 column_offset(int, int i) { return column(i); }
   LAZYROPE_DEVICE static uint32 columns_before(int32 end) {
     return (end > column(0) ? 1u : 0u) | (end > column(1) ? 2u : 0u);
   }

@@ -7,8 +7,9 @@
 
 namespace lazyrope {
 
-template <class Element, class Format, int kHeadDim>
+template <class Element, class FormatType, int kHeadDim>
 struct WidenedWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
+  using Format = FormatType;
   using Tile = typename WgmmaProduct<Element, kHeadDim>::Tile;
   static constexpr bool kScaled = true;
   static constexpr bool kWidens = true;

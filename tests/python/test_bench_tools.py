@@ -266,6 +266,27 @@ class TestRows:
         assert {each.context for each in seen} == {64} and set(row["own"]) == set(changed["variants"])
         assert "key_bias True" in (text := capsys.readouterr().out) and "in place of 64" in text
 
+    def test_a_row_of_states_looks_up_beside_exact_attention(self, capsys):
+        first, limited = (next(s for s in TABLES["states"] if bool(s.limits) == has) for has in (False, True))
+        assert limited.context == 8192 and limited.kv_bytes == 8192 * 8 * 128 * 2
+        exact = {"exact": {"options": {}, "context": 48, "doc_tokens": 48}}
+        small = {"heads": (4, 2), "head_dim": 64, "rope": "neox", "variants": exact, "limits": limited.limits}
+        shape = replace(first, batch=2, context=96, doc_tokens=96, **small)
+        bench_ = emulated()
+        lazy = LazyAttention(shape, bench_)
+        assert lazy.metadata["segments"].memory.tolist() == [1, 1]
+        lazy.attend()
+        # A query attends to one entry of its memory, so the LSE of the call is that of the entry.
+        assert bool(torch.isin(lazy.lse, lazy.given["entry_lse"].flatten()).all()) or torch.allclose(
+            (lazy.lse.flatten()[:, None] - lazy.given["entry_lse"].flatten()).abs().amin(dim=1),
+            torch.zeros(lazy.lse.numel()),
+            atol=1e-5,
+        )
+        row = command.measured(shape, bench_)
+        assert set(row["own"]) == {"exact"}
+        assert row["limits"][0]["bound_us"] == pytest.approx(row["own"]["exact"] / 1.2)
+        assert "states True" in capsys.readouterr().out
+
     def test_a_planner_row_has_its_floor_and_segments(self, monkeypatch, capsys):
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
         shape = Shape("plan", 3, 1, 96, doc_tokens=32, peers=(), limits=(Limit("floor_us", plus_us=4),), **SMALL)

@@ -12,6 +12,7 @@ import torch
 
 from tests.support import reference
 from tests.support.metadata import step_arguments
+from tests.support.states import Entries
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
@@ -79,6 +80,7 @@ class Setting:
     page_mass: bool = False
     key_bias: bool = False
     packed_prefill: bool = False
+    states: bool = False
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
@@ -96,6 +98,7 @@ class Setting:
             page_mass=self.page_mass,
             key_bias=self.key_bias,
             packed_prefill=self.packed_prefill,
+            states=self.states,
             **MASK_SIZES.get(self.mask, {}),
             **SCORES[self.scores],
         )
@@ -125,6 +128,7 @@ class Slice:
     start: int
     length: int
     shift: int = 0
+    entries: Entries | None = None  # the segment has entries of a memory, not tokens
 
 
 @dataclass
@@ -146,7 +150,7 @@ class Case:
     k_pool: torch.Tensor
     v_pool: torch.Tensor
     metadata: dict[str, torch.Tensor]
-    call_arguments: dict[str, torch.Tensor] = field(default_factory=dict)  # sinks, scales, bias
+    call_arguments: dict[str, torch.Tensor] = field(default_factory=dict)  # sinks, scales, key_bias, entry_lse
 
     def plan(self, kernel: lazyrope.Attention, **options: object) -> lazyrope.Step:
         return kernel.plan(
@@ -196,6 +200,7 @@ def _reference_segment(s: Slice) -> reference.Segment:
         s.start,
         s.base,
         None if s.document.bias is None else s.document.bias[s.start : end],
+        s.entries,
     )
 
 
@@ -379,6 +384,9 @@ def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], gener
     call_arguments = dict(pool.scales)
     if pool.key_bias is not None:
         call_arguments["key_bias"] = pool.key_bias
+    if spec.states:
+        shape = (pool.k_pool.shape[0], setting.kv_heads, setting.page_size)
+        call_arguments["entry_lse"] = torch.full(shape, torch.nan, device=pool.device)
     if spec.sinks:
         call_arguments["sinks"] = (2 * torch.randn(heads, generator=generator)).to(pool.device)
     return Case(

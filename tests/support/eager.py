@@ -6,6 +6,7 @@ import torch
 
 from tests.support.cases import Case, Request, Slice
 from tests.support.reference import rotate, temperature_of, visible
+from tests.support.states import look_up
 
 
 def attention(case: Case) -> torch.Tensor:
@@ -25,8 +26,9 @@ def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
     if len(q) == 0 or sum(s.length for s in request.slices) == 0:
         return torch.zeros_like(q)
     positions = torch.tensor(request.positions, device=q.device, dtype=torch.int64)
-    scores = torch.cat([_scores(case, s, q, positions) for s in request.slices], dim=-1)
     group = case.setting.group
+    of_slices = [_scores(case, s, q, positions) for s in request.slices]
+    scores = torch.cat(look_up(of_slices, [s.entries for s in request.slices], group), dim=-1)
     values = torch.cat([s.document.values[s.start : s.start + s.length] for s in request.slices])
     if "sinks" in case.call_arguments:
         sinks = case.call_arguments["sinks"][None, :, None].expand(len(q), -1, 1)
@@ -61,6 +63,8 @@ def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> t
     if s.document.bias is not None:  # eager code adds a mask of this kind in the dtype of the scores
         bias = s.document.bias[s.start : s.start + s.length].T.repeat_interleave(case.setting.group, dim=0)
         score = score + bias.to(score.dtype)
+    if s.entries is not None:
+        return score
     key_positions = s.base + s.start + torch.arange(s.length, device=q.device)
     return score.masked_fill(
         ~visible(case.setting.mask, case.spec.window or case.spec.chunk, positions, key_positions)[:, None, :],

@@ -10,7 +10,7 @@ import torch
 
 Tensors = Mapping[str, Any]
 
-SEGMENTS = ("base", "start", "length", "first_page", "lead", "mask_base", "mass_tokens")
+SEGMENTS = ("base", "start", "length", "first_page", "lead", "mask_base", "mass_tokens", "memory")
 SPANS = ("indptr", "start", "first_page", "lead")
 
 
@@ -22,7 +22,7 @@ def step_arguments(tensors: Tensors) -> dict[str, Any]:
     """Returns the arguments of ``plan`` and ``Step.update``.
 
     The tensors are "q_indptr", "q_position", "segment_indptr", "base", "start", "length", "first_page", "pages" and,
-    optionally, "lead", "mask_base" and "mass_tokens".
+    optionally, "lead", "mask_base", "mass_tokens" and "memory".
     """
     return {
         "q_indptr": tensors["q_indptr"],

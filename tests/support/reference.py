@@ -5,7 +5,7 @@ with a query at position p is <R(p - b) q, R(j) k_j> x scale. Queries that arriv
 as <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by the angle p x w_i. Stored keys, and queries of either form,
 also have the attention factor once. If the pool holds raw keys, the score is <R(p) q, R(b + j) k_j> x scale. The scaled
 score of a raw query is multiplied by its temperature. A softcap is applied after that, and the bias of a key is added
-last.
+last. Of the entries of a memory only that with the greatest score counts, and its LSE is its score.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 import lazyrope
 import torch
+
+from tests.support.states import Entries, are_clear, look_up
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Segment:
     start: int
     mask_base: int | None = None  # None: base
     bias: torch.Tensor | None = None  # [length, kv_heads], added to the scores of each key
+    entries: Entries | None = None  # the keys and values are entries of a memory
 
 
 def rotate(
@@ -116,7 +119,52 @@ def softmax(
     """
     tokens, heads, _ = q.shape
     sink = torch.full((heads,), -torch.inf, dtype=torch.float64, device=q.device) if sinks is None else sinks.double()
-    scores = [sink[None, :, None].expand(tokens, heads, 1)]
+    scores = _scores(
+        q,
+        positions,
+        segments,
+        frequencies=frequencies,
+        rotary_dim=rotary_dim,
+        query_rotated=query_rotated,
+        keys_raw=keys_raw,
+        scale=scale,
+        pairing=pairing,
+        attention_factor=attention_factor,
+        temperature=temperature,
+        softcap=softcap,
+    )
+    entries = [s.entries for s in segments]
+    scores = look_up(scores, entries, heads // segments[0].keys.shape[1]) if any(entries) else scores
+    for i, s in enumerate(segments):
+        if s.entries is not None:
+            continue
+        base = s.base if s.mask_base is None else s.mask_base
+        seen = visible(mask, mask_size, positions, base + s.start + torch.arange(len(s.keys), device=q.device))
+        scores[i] = scores[i].masked_fill(~seen[:, None, :], -torch.inf)
+    score = torch.cat([sink[None, :, None].expand(tokens, heads, 1), *scores], dim=-1)
+    lse = torch.logsumexp(score, dim=-1)
+    return torch.exp(score[..., 1:] - lse[..., None]).nan_to_num(0.0), lse
+
+
+def _scores(
+    q: torch.Tensor,
+    positions: torch.Tensor,
+    segments: list[Segment],
+    *,
+    frequencies: torch.Tensor,
+    rotary_dim: int,
+    query_rotated: bool,
+    keys_raw: bool,
+    scale: float,
+    pairing: str,
+    attention_factor: float,
+    temperature: lazyrope.QueryTemperature | None,
+    softcap: float | None,
+    **_: Any,
+) -> list[torch.Tensor]:
+    """Returns the scores of the keys of each segment, fp64 [tokens, q_heads, keys], without the mask."""
+    tokens, heads, _dim = q.shape
+    scores = []
     for s in segments:
         group = heads // s.keys.shape[1]
         base = 0 if keys_raw else s.base
@@ -128,19 +176,22 @@ def softmax(
         if keys_raw:
             at = s.base + s.start + torch.arange(len(keys), device=q.device)
             keys = rotate(keys, at, frequencies, rotary_dim, pairing, attention_factor)
-        keys = keys.repeat_interleave(group, dim=1)
-        score = torch.einsum("thd,khd->thk", rotated, keys) * scale
+        score = torch.einsum("thd,khd->thk", rotated, keys.repeat_interleave(group, dim=1)) * scale
         if temperature is not None and not query_rotated:
             score = score * temperature_of(temperature, positions)[:, None, None]
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
         if s.bias is not None:
             score = score + s.bias.double().T.repeat_interleave(group, dim=0)
-        key_positions = (
-            (s.base if s.mask_base is None else s.mask_base) + s.start + torch.arange(len(s.keys), device=q.device)
-        )
-        seen = visible(mask, mask_size, positions, key_positions)
-        scores.append(score.masked_fill(~seen[:, None, :], -torch.inf))
-    score = torch.cat(scores, dim=-1)
-    lse = torch.logsumexp(score, dim=-1)
-    return torch.exp(score[..., 1:] - lse[..., None]).nan_to_num(0.0), lse
+        scores.append(score)
+    return scores
+
+
+def clear_look_ups(
+    q: torch.Tensor, positions: torch.Tensor, segments: list[Segment], *, softcap: float | None = None, **options: Any
+) -> torch.Tensor:
+    """Returns whether rounding cannot change the look-ups of each row, [tokens, q_heads]."""
+    if not any(s.entries for s in segments):
+        return torch.ones(q.shape[:2], dtype=torch.bool, device=q.device)
+    scores = _scores(q, positions, segments, softcap=None, **options)
+    return are_clear(scores, [s.entries for s in segments], q.shape[1] // segments[0].keys.shape[1])

@@ -101,6 +101,11 @@ class Shape(user.Shape):
         window = self.options.get("window")
         return sum(context if window is None else min(context, window) for context in self.contexts)
 
+    @property
+    def kv_bytes(self) -> int:
+        # Of a memory only the keys are read as a whole.
+        return super().kv_bytes // (2 if "states" in self.options else 1)
+
     def keys_seen(self, context: int, tokens: int, query: int) -> int:
         seen = super().keys_seen(context, tokens, query)
         window = self.options.get("window")

@@ -14,6 +14,7 @@ from tools.bench.prefill import MEANS, PREFILL
 from tools.bench.ropes import ropes
 from tools.bench.shapes import of_user
 from tools.bench.shared import shared
+from tools.bench.states import states
 
 TABLES = {
     "decode": DECODE,
@@ -25,6 +26,7 @@ TABLES = {
     "mass": mass(),
     "bias": bias(),
     "memories": memories(),
+    "states": states(),
     "all": [of_user(shape) for shape in user.TABLES["all"]],
 }
 

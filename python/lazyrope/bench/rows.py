@@ -61,12 +61,14 @@ class Requests:
         tokens = shape.tokens
         position = [first + i for first, own in zip(shape.first_query, tokens, strict=True) for i in range(own)]
         self.num_pages = sum(pages.values())
+        self.kernel = bench.compile(shape)
         segments = lazyrope.Segments(
             indptr=bench.ints(list(accumulate(map(len, requests), initial=0))),
             base=bench.ints(base),
             start=bench.ints([0] * len(documents)),
             length=bench.ints(documents),
             first_page=bench.ints([first_page[i] for i in shape.document_ids]),
+            memory=bench.ints([1] * len(documents)) if self.kernel.spec.states else None,
         )
         self.metadata: dict[str, Any] = {
             "q_indptr": bench.ints(list(accumulate(tokens, initial=0))),
@@ -74,7 +76,6 @@ class Requests:
             "segments": segments,
             "pages": bench.ints(torch.randperm(self.num_pages)),
         }
-        self.kernel = bench.compile(shape)
         has_scratch = self.kernel.spec.key_form == "raw" or self.kernel.spec.packed_prefill
         rotated = sum(16 * math.ceil(length / 16) for length in documents) if has_scratch else 0
         self.num_mass_pages = sum(math.ceil(length / 16) for length in documents)
@@ -106,6 +107,8 @@ class LazyAttention(Requests):
         if self.kernel.spec.key_bias:
             bias = bench.random(len(self.k_pool), shape.heads[1], shape.page_size, dtype="float32")
             self.given["key_bias"] = bias
+        if self.kernel.spec.states:
+            self.given["entry_lse"] = bench.random(self.num_pages, shape.heads[1], shape.page_size, dtype="float32")
 
     def plan_and_attend(self) -> None:
         self.update()

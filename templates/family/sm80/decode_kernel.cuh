@@ -24,6 +24,9 @@
 // original queries again, in fp32 with one rounding. If the pool holds raw keys, a warp rotates
 // each tile of keys in place instead, and its queries once.
 //
+// With attention states (ops/states.cuh), both tiles of a block of entries are keys. Their scores
+// are compared with the best of each row, and no values are multiplied.
+//
 // | barrier                  | who arrives | who      | what it protects                          |
 // |                          |             | waits    |                                           |
 // |--------------------------|-------------|----------|-------------------------------------------|
@@ -61,6 +64,7 @@
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "ops/states.cuh"
 #include "ops/temperature.cuh"
 #include "ops/work_tile_result.cuh"
 #include "pipeline/kv_ring.cuh"
@@ -92,7 +96,10 @@ class Sm80Decode {
   static constexpr bool kHasRegisters = kRowTiles * kHeadDim <= 128;
   static_assert(!Product::kWidens);
   using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
-  using Table = BlockTable<Mask, kKeys, 2, Spec::kMeasuresPageMass>;
+  static constexpr bool kHasStates = Spec::kMemories > 0;
+  using Table = BlockTable<Mask, kKeys, 2, Spec::kMeasuresPageMass, kHasStates>;
+  using Half = HalfBlocks<Table, kKeys>;
+  using Entries = RowEntries<Spec::kMemories>;
   using Record = PartialRecord<kHeadDim>;
   // resolve_ahead() looks up a window when a quarter of the previous window has been read. The ring
   // must not issue blocks of the window before then.
@@ -107,7 +114,8 @@ class Sm80Decode {
                                 .warp_n = kKeys,
                                 .stages = kTiles,
                                 .kv_bytes = Product::StoredTile::kBytesPerElement,
-                                .key_bias = Spec::kHasKeyBias});
+                                .key_bias = Spec::kHasKeyBias,
+                                .states = kHasStates});
   static constexpr int kTileBytes = Ring::kBytes / kTiles;
   static constexpr int kStagedTiles = staged_tiles(kHeadDim, kTileBytes);
   static constexpr int kTilesAhead = larger(kTiles - larger(kStagedTiles, 1), 0);
@@ -142,6 +150,9 @@ class Sm80Decode {
     return WorkTilePtr(memory_ + (kLayout.work_tiles + (kWorkTileBytes - current_)));
   }
   LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kLayout.positions; }
+  LAZYROPE_DEVICE SharedPtr entries(int32 warp) const {
+    return memory_ + (kLayout.entries + warp * (kRows * kRowEntryBytes));
+  }
   LAZYROPE_DEVICE SharedPtr queries() const {
     return memory_ + kLayout.queries + warp_index() * kQueryBytes;
   }
@@ -182,7 +193,9 @@ class Sm80Decode {
   LAZYROPE_DEVICE BlockChoice choose_blocks() const {
     const int32 first = warp_index() / num_heads();
     const int32 step = kWarps / num_heads();
-    const int32 in_first = ceil_div(work_tile().start().end, kKeys);
+    const WorkTileStart start = work_tile().start();
+    const int32 in_first =
+        ceil_div(start.end, kKeys * slots_factor<kHasStates>(run_of(start.begin)));
     const int32 round = kStripe * step;
     const int32 length = in_first < round && work_tile().extent().num_blocks >= round ? kStripe : 1;
     return {first, step, length, (length - in_first % length) % length};
@@ -200,6 +213,12 @@ class Sm80Decode {
       const int32 base = query_base<Spec>(info.base);
       if (block == 0 || rotated.base != base) rotate_queries(rotated, base);
       if (block == 0) fill_up(table, ring, pages);
+      if constexpr (kHasStates) {
+        if (warp_uniform(is_memory(table.kind(block)))) {
+          scan_block(table, ring, pages, block, rotated.queries);
+          continue;
+        }
+      }
       ring.wait();
       issue(table, ring, pages, 2 * block + kTiles - 1);
       float weights[kRowTiles][kKeyTiles][4];
@@ -241,6 +260,28 @@ class Sm80Decode {
     int32 base = 0;
   };
 
+  // Compares the scores of a block of entries, whose two tiles are keys, with the best of each row.
+  LAZYROPE_DEVICE void scan_block(const Table& table, Ring& ring, Pages& pages, int32 block,
+                                  const Queries& queries) const {
+    const int32 first_row = work_tile().rows().first_row;
+    const int32 kind = table.kind(block);
+#pragma unroll 1
+    for (int32 half = 0; half < 2; ++half) {
+      ring.wait();
+      issue(table, ring, pages, 2 * block + half + kTiles - 1);
+      float scores[kRowTiles][kKeyTiles][4];
+      Product::multiply_query_key(scores, queries, keys(ring.take()));
+      const int32 first_column = half * kKeys;
+      scan_entries<Spec::kGroupSize>(
+          scores, entry_of(entries(warp_index()), memory_index(kind)),
+          entry_tile(table.info(block), kind, first_column),
+          [&](int32 row) { return first_row + row; },
+          [&](int32 column) {
+            return table.location(block, first_column + column, params_.entry_lse.page_size);
+          });
+    }
+  }
+
   // These return the address of the lane's fragments of a tile.
   LAZYROPE_DEVICE SharedPtr keys(SharedPtr tile) const {
     return tile + static_cast<int32>(KvTile::key_fragment({0}, lane_index()).address);
@@ -255,7 +296,13 @@ class Sm80Decode {
     const int32 block = tile >> 1;
     if (block < num_blocks_) {
       if (block >= pages.first) store_pages(table, pages);
-      ring.issue(table, block, (tile & 1) == 0 ? params_.pool.keys : params_.pool.values);
+      if constexpr (kHasStates) {
+        const int32 half = is_memory(table.kind(block)) ? tile & 1 : 0;
+        const bool are_keys = half == (tile & 1);
+        ring.issue(Half{table, half}, block, are_keys ? params_.pool.keys : params_.pool.values);
+      } else {
+        ring.issue(table, block, (tile & 1) == 0 ? params_.pool.keys : params_.pool.values);
+      }
       if constexpr (Spec::kHasKeyBias) {
         if ((tile & 1) == 0) key_biases().issue(params_.key_bias, table, block, kv_head());
       }
@@ -345,6 +392,8 @@ class Sm80Decode {
   LAZYROPE_DEVICE void start() {
     set_zero(acc_o_);
     softmax_.reset();
+    if constexpr (kHasStates)
+      reset_entries(entries(warp_index()), kRows, lane_index(), kWarpThreads);
     // One of the warps that share a head adds its sink.
     if (Spec::kSinks && work_tile().split().index == 0 && warp_index() < num_heads())
       add_sinks<Spec>(softmax_, params_.sinks, rows_of_head(work_tile().rows(), head()), 0,
@@ -455,11 +504,29 @@ class Sm80Decode {
       const int32 row = i / Record::kQuads % rows;
       const int32 head = i / Record::kQuads / rows;
       result.write(head, first_row + row, quad,
-                   combine_partials<kWarps>(result_shape.warps_per_head, [&](int32 peer) {
-                     const int32 warp = peer * result_shape.num_heads + head;
-                     return load_partial<kHeadDim>(staged_rows(warp) + row * Record::kBytes, quad);
-                   }));
+                   combine_partials<kWarps>(result_shape.warps_per_head,
+                                            [&](int32 peer) {
+                                              const int32 warp =
+                                                  peer * result_shape.num_heads + head;
+                                              return load_partial<kHeadDim>(
+                                                  staged_rows(warp) + row * Record::kBytes, quad);
+                                            }),
+                   best_entries(result_shape, head, first_row + row));
     }
+  }
+
+  // Returns the best entries of a row among those of the warps that share its head.
+  LAZYROPE_DEVICE Entries best_entries(const ResultShape& result_shape, int32 head,
+                                       int32 row) const {
+    Entries best;
+    if constexpr (kHasStates) {
+      best.reset();
+#pragma unroll 1
+      for (int32 peer = 0; peer < result_shape.warps_per_head; ++peer)
+        best.improve(
+            load_entries<Spec::kMemories>(entries(peer * result_shape.num_heads + head), row));
+    }
+    return best;
   }
 
   const Params& params_;

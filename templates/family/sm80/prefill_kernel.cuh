@@ -48,6 +48,7 @@
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "ops/states.cuh"
 #include "ops/temperature.cuh"
 #include "ops/work_tile_result.cuh"
 #include "pipeline/kv_ring.cuh"
@@ -74,7 +75,8 @@ class Sm80Prefill {
   static constexpr int kColumnTiles = Product::kColumnTiles;
   using RingTeam = Team<Shape::kWarpsM * kWarpThreads>;
   using Ring = KvRing<RingTeam, typename Product::StoredTile, kBlockKeys, kStages>;
-  using Table = BlockTable<Mask, kBlockKeys, 2, Spec::kMeasuresPageMass>;
+  static constexpr bool kHasStates = Spec::kMemories > 0;
+  using Table = BlockTable<Mask, kBlockKeys, 2, Spec::kMeasuresPageMass, kHasStates>;
   using Record = PartialRecord<kHeadDim>;
   // A window is resolved kWindow blocks before its first block is read. That block is issued
   // kStages - 1 blocks before it is read, and page numbers arrive within kStages - 1 blocks.
@@ -86,7 +88,8 @@ class Sm80Prefill {
                                  .warp_m = Shape::kWarpM,
                                  .block_n = kBlockKeys,
                                  .stages = kStages,
-                                 .kv_bytes = Product::StoredTile::kBytesPerElement});
+                                 .kv_bytes = Product::StoredTile::kBytesPerElement,
+                                 .states = kHasStates});
   static_assert(Ring::kBytes == kLayout.queries && Table::kBytes == kLayout.table_bytes);
   static constexpr int kQueryBytes = Shape::kWarpM * QueryTile::kRowBytes;
   static constexpr int kWideTileBytes = Product::kWidens ? kBlockKeys * KvTile::kRowBytes : 0;
@@ -144,6 +147,12 @@ class Sm80Prefill {
       const int32 block_base = query_base<Spec>(table.info(block).base);
       if (block == 0 || block_base != base) rotate_queries(block_base);
       base = block_base;
+      if constexpr (kHasStates) {
+        if (warp_uniform(is_memory(table.kind(block)))) {
+          scan_block(table, ring, block);
+          continue;
+        }
+      }
 #pragma unroll 1
       for (int32 key = 0; key < kBlockKeys; key += Shape::kMmaN)
         attend_keys(table, block, keys_of(ring, block), values_of(ring, block), key);
@@ -153,8 +162,12 @@ class Sm80Prefill {
 
   // Issues one cp.async group, which is empty after the last block.
   LAZYROPE_DEVICE void issue(const Table& table, const Ring& ring, int32 block) const {
-    if (block < work_tile().extent().num_blocks)
-      ring.issue(table, block, work_tile().rows().kv_head);
+    if (block < work_tile().extent().num_blocks) {
+      if (kHasStates && is_memory(table.kind(block)))
+        ring.issue_entries(table, block, work_tile().rows().kv_head);
+      else
+        ring.issue(table, block, work_tile().rows().kv_head);
+    }
     cp_async_commit_group();
   }
 
@@ -208,6 +221,7 @@ class Sm80Prefill {
         [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
     set_zero(acc_o_);
     softmax_.reset();
+    if constexpr (kHasStates) reset_entries(entries(), kRows, thread_index(), block_threads());
     if (Spec::kSinks && work_tile().split().index == 0)
       add_sinks<Spec>(softmax_, params_.sinks, work_tile().rows(), first_row(),
                       work_tile().extent().num_rows);
@@ -231,6 +245,9 @@ class Sm80Prefill {
   LAZYROPE_DEVICE SharedPtr positions() const {
     return memory_ + kLayout.positions + first_row() * 4;
   }
+
+  // Returns the best entries of the CTA's rows.
+  LAZYROPE_DEVICE SharedPtr entries() const { return memory_ + kLayout.entries; }
 
   LAZYROPE_DEVICE PositionRange position_range() const {
     const WorkTileExtent extent = work_tile().extent();
@@ -286,6 +303,29 @@ class Sm80Prefill {
         acc_o_, scores, KvTile::fragment(values, lane_index()) + key * KvTile::kRowBytes);
   }
 
+  // Compares the scores of a block of entries with the best of each row.
+  LAZYROPE_DEVICE void scan_block(const Table& table, const Ring& ring, int32 block) const {
+    const BlockInfo info = table.info(block);
+    const int32 kind = table.kind(block);
+    const int32 packed_row = work_tile().rows().first_row + first_row();
+    const SharedPtr best = entry_of(entries() + first_row() * kRowEntryBytes, memory_index(kind));
+#pragma unroll 1
+    for (int32 key = 0; key < 2 * kBlockKeys; key += Shape::kMmaN) {
+      const bool is_second = key >= kBlockKeys;
+      const SharedPtr tile = is_second ? values_of(ring, block) : keys_of(ring, block);
+      const int32 row_in_tile = is_second ? key - kBlockKeys : key;
+      float scores[kRowTiles][kKeyTiles][4];
+      Product::multiply_query_key(
+          scores, Queries(queries(), lane_index()),
+          KvTile::key_fragment(tile, lane_index()) + row_in_tile * KvTile::kRowBytes);
+      scan_entries<Spec::kGroupSize>(
+          scores, best, entry_tile(info, kind, key), [&](int32 row) { return packed_row + row; },
+          [&](int32 column) {
+            return table.location(block, key + column, params_.entry_lse.page_size);
+          });
+    }
+  }
+
   // Stages the results in shared memory, 16 rows of each warp at a time, and writes them. No copy
   // is in flight, because the iterations of the last blocks issued none. Returns the CTA's next
   // work tile, or -1.
@@ -309,7 +349,8 @@ class Sm80Prefill {
         const int32 row = staged_row / 16 * Shape::kWarpM + round * 16 + staged_row % 16;
         if (row < num_rows)
           result.write(0, row, quad,
-                       load_partial<kHeadDim>(memory_ + staged_row * Record::kBytes, quad));
+                       load_partial<kHeadDim>(memory_ + staged_row * Record::kBytes, quad),
+                       load_entries<Spec::kMemories>(entries(), row));
       }
     }
     result.finish(next < 0, memory_ + kLayout.flags);

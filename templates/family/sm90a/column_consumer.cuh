@@ -15,9 +15,12 @@
 // Writes: weights [kKeys, kRows], row maxima and sums in its scratch memory; out and lse of the
 // rows, or their partial result (ops/work_tile_result.cuh).
 //
+// Both stages of a block of entries (abi/states.h) have keys. Their scores are compared with the
+// best of each row (ops/states.cuh), and no values are multiplied.
+//
 // Role: each of the kGroups consumer warpgroups; each of its four warps has 16 of the keys. The
 // warps synchronize by Team::sync(): named barrier 2, or 3 + group if kGroups is above 1. It
-// protects the flags of any_in_warpgroup(), maxima, weights, and the row statistics.
+// protects the flags of any_in_warpgroup(), maxima, weights, the row statistics and best entries.
 // clear_partial_runs() and WorkTileResult::finish() synchronize all consumers by named barrier 2.
 #pragma once
 
@@ -29,6 +32,7 @@
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "ops/states.cuh"
 #include "ops/temperature.cuh"
 #include "ops/work_tile_result.cuh"
 
@@ -58,10 +62,11 @@ class ColumnConsumer {
   static constexpr int kHeads = Memory::kHeads / Memory::kGroups;
   static constexpr int kRows = Memory::kRows / Memory::kGroups;
   static constexpr int kRowTiles = kRows / 8;
+  static constexpr int kWarps = Memory::kGroupWarps;
   static constexpr int kDimTiles = Product::kDimTiles;
   static constexpr ColumnScratchLayout kScratch =
       column_scratch_layout(kRows, Product::kWeightBytes);
-  static_assert(Memory::kLayout.bytes - Memory::kLayout.consumer_scratch ==
+  static_assert(Memory::kLayout.entries - Memory::kLayout.consumer_scratch ==
                 Memory::kGroups * kScratch.bytes);
   using Accumulator = typename Product::Accumulator;
   using Factors = float[kRowTiles][2];
@@ -112,6 +117,20 @@ class ColumnConsumer {
     if (Spec::kSinks && work_tile.split().index == 0)
       add_sinks<Spec, kHeads>(softmax_, params_.sinks, rows_of_head(work_tile.rows(), first_head()),
                               0, work_tile.extent().num_rows);
+    if constexpr (Memory::kHasStates) {
+      Team::sync();  // all warps have read the previous entries
+      reset_entries(entries(), kRows, Team::rank(), Team::size());
+    }
+  }
+  // Returns the best entries of the warpgroup's rows, of all memories.
+  LAZYROPE_DEVICE SharedPtr entries() const {
+    return memory_.entries() + group() * (kRows * kRowEntryBytes);
+  }
+  // Returns the best entries of the present memory among the keys of a warp, one for each row.
+  LAZYROPE_DEVICE SharedPtr entries_of_warp(int32 warp) const {
+    constexpr int32 kBytes = kRows * static_cast<int32>(sizeof(BestEntry));
+    static_assert(kWarps * kBytes == kScratch.row_maxima - kScratch.warp_maxima);
+    return scratch_ + (kScratch.warp_maxima + warp * kBytes);
   }
 
   // Attends to all blocks of the work tile, at least one. Returns the number of the last one.
@@ -132,6 +151,27 @@ class ColumnConsumer {
     pipelines_.release_keys();
 #pragma unroll 1
     while (true) {
+      if constexpr (Memory::kHasStates) {
+        change_memory(warp_uniform(table.kind(block)));
+        if (is_memory(kind_)) {
+          scan_block(scores, work_tile, table, block, info);
+          if (block == last) {
+            change_memory(0);
+            store_row_stats();
+            break;
+          }
+          pipelines_.detect_document_change(block, last, info);
+          pipelines_.advance_to(++block);
+          pipelines_.next_document();
+          info = table.info(block);
+          pipelines_.wait_for_keys();
+          multiply_keys(scores);
+          wgmma_commit_group();
+          wait_for_products(scores);
+          pipelines_.release_keys();
+          continue;
+        }
+      }
       compute_weights(scores, query_positions, info);
       if constexpr (Spec::kMeasuresPageMass) store_page_mass(scores, work_tile, table, block, info);
       // The loop also multiplies the last block's values, because the instruction cache has the
@@ -159,10 +199,59 @@ class ColumnConsumer {
     return last;
   }
 
+  // Goes on to a segment of another kind. The entries of the present memory's warps are combined.
+  // Those of the next memory's warps begin where maxima and sums may have been.
+  LAZYROPE_DEVICE void change_memory(int32 kind) {
+    if (kind == kind_) return;
+    Team::sync();
+    const int32 row = Team::rank();
+    if (row < kRows) {
+      const SharedPtr to = entry_of(entries() + row * kRowEntryBytes, memory_index(kind_));
+      BestEntry best = is_memory(kind_) ? ld_shared<BestEntry>(to) : no_entry();
+#pragma unroll
+      for (int32 warp = 0; warp < kWarps; ++warp) {
+        const SharedPtr of_warp =
+            entries_of_warp(warp) + row * static_cast<int32>(sizeof(BestEntry));
+        const BestEntry other = is_memory(kind_) ? ld_shared<BestEntry>(of_warp) : no_entry();
+        if (is_better(other, best)) best = other;
+        if (is_memory(kind)) st_shared(of_warp, no_entry());
+      }
+      if (is_memory(kind_)) st_shared(to, best);
+    }
+    Team::sync();
+    kind_ = kind;
+  }
+
+  // Compares the scores of a block of entries with the best of each row. `scores` are those of its
+  // first half.
+  LAZYROPE_DEVICE void scan_block(Accumulator& scores, WorkTilePtr work_tile, const Table& table,
+                                  int32 block, const BlockInfo& info) {
+    scan_half(scores, work_tile, table, block, info, 0);
+    multiply_keys(scores, pipelines_.wait_for_values());
+    wgmma_commit_group();
+    wait_for_products(scores);
+    pipelines_.release_values();
+    scan_half(scores, work_tile, table, block, info, kKeys);
+  }
+  LAZYROPE_DEVICE void scan_half(const Accumulator& scores, WorkTilePtr work_tile,
+                                 const Table& table, int32 block, const BlockInfo& info,
+                                 int32 first_column) const {
+    const int32 first_row = work_tile.rows().first_row;
+    scan_entries<Spec::kGroupSize, sizeof(BestEntry)>(
+        scores, entries_of_warp(Team::warp()), entry_tile(info, kind_, first_column),
+        [&](int32 row) { return first_row + row % Memory::kHeadRows; },
+        [&](int32 column) {
+          return table.location(block, first_column + column, params_.entry_lse.page_size);
+        });
+  }
+
   LAZYROPE_DEVICE void multiply_keys(Accumulator& scores) const {
+    multiply_keys(scores, pipelines_.keys());
+  }
+  LAZYROPE_DEVICE void multiply_keys(Accumulator& scores, SharedPtr keys) const {
     wgmma_fence();
     Product::multiply_query_key(scores, pipelines_.queries() + group() * Product::kQueryBytes,
-                                pipelines_.keys() + group() * Product::kColumnBytes);
+                                keys + group() * Product::kColumnBytes);
   }
 
   // Loads the biases of the block whose keys are being multiplied, before the keys are released.
@@ -346,7 +435,8 @@ class ColumnConsumer {
     const int32 quad = Team::warp() * 4 + exchange_lane % 2 * 2 + lane_index() / 16;
 #pragma unroll
     for (int tile = 0; tile < kDimTiles; ++tile) partial[tile].stats = stats;
-    result.template write<16>(first_head() + head, row_of_head, quad, partial);
+    result.template write<16>(first_head() + head, row_of_head, quad, partial,
+                              load_entries<Spec::kMemories>(entries(), row));
   }
 
   // Selects the lane's values of row tile m. The compiler does not know m, and registers cannot be
@@ -367,6 +457,7 @@ class ColumnConsumer {
   Accumulator acc_o_[kDimTiles];
   SoftmaxState<kRowTiles, ColumnLanes> softmax_;
   KeyBiases key_biases_;
+  int32 kind_ = 0;  // kind of the present block's segment, in kernels of attention states
 };
 
 }  // namespace lazyrope

@@ -68,7 +68,7 @@ class ConsumerPipelines {
   // next_document() goes on to the document. Call this after products with previous keys have
   // completed.
   LAZYROPE_DEVICE void detect_document_change(int32 block, int32 last, const BlockInfo& info) {
-    changes_document_ = block != last && info.ends_segment<Memory::kKeys>();
+    changes_document_ = block != last && info.ends_segment<Memory::Table::kMaxSlots>();
   }
   LAZYROPE_DEVICE bool changes_document() const { return changes_document_; }
   LAZYROPE_DEVICE void next_document() {
@@ -76,7 +76,7 @@ class ConsumerPipelines {
   }
   // Does the same without a preceding detect_document_change().
   LAZYROPE_DEVICE void next_document_after(const BlockInfo& before) {
-    if (before.ends_segment<Memory::kKeys>()) queries_.next_document();
+    if (before.ends_segment<Memory::Table::kMaxSlots>()) queries_.next_document();
   }
   // Consumers that rotate queries go on by these functions: prefetch_queries() loads the saved
   // queries, and rotate_queries() rotates them for the next document. Between the two a warp may

@@ -14,6 +14,9 @@
 //
 // One TMA copy loads a run of 16 slots, or one of the run's two octets, with all panels of a row.
 // Stages also contain slots outside the segment: see copy_octets() and consumer_pipelines.cuh.
+//
+// The second half of a block of entries (abi/states.h) goes to the stage of the block's values. It
+// has keys.
 #pragma once
 
 #include "family/sm90a/window_consumer.cuh"
@@ -92,11 +95,12 @@ class KvCopier {
     bool begins_document = true;
 #pragma unroll 1
     while (true) {
-      copy_tile(map, locate(table, block), ring.index + (kAreKeys ? 0 : Memory::kStages),
-                begins_document);
+      const bool is_second = !kAreKeys && has_entries(table, block);
+      copy_tile(is_second ? maps_.keys : map, locate(table, block, is_second ? 1 : 0),
+                ring.index + (kAreKeys ? 0 : Memory::kStages), begins_document);
       ring.advance();
       begins_document = kSignalsQueries && Memory::kHasRotation &&
-                        table.info(block).template ends_segment<Memory::kKeys>();
+                        table.info(block).template ends_segment<Memory::Table::kMaxSlots>();
       if (++block == end) break;
       windows_.finish_block(block - 1);
       windows_.enter_block(block);
@@ -108,7 +112,8 @@ class KvCopier {
   // the end for the kernel's parameters, and for the first translation of these addresses.
   LAZYROPE_DEVICE void prefetch_outputs(WorkTilePtr work_tile) const {
     const KvSplit split = work_tile.split();
-    prefetch_global_l2(partial_row<Memory::kHeadDim>(attend_.work, split.partial + split.index, 0));
+    prefetch_global_l2(partial_row<Memory::kHeadDim, Memory::kMemories>(
+        attend_.work, split.partial + split.index, 0));
     const int64 token = work_tile.rows().query_token;
     prefetch_global_l2(static_cast<const uint8*>(attend_.out.data) +
                        token * attend_.out.token_stride);
@@ -124,11 +129,16 @@ class KvCopier {
     const int32 end = block + num_blocks;
 #pragma unroll 1
     while (true) {
-      const BoxCoord at = locate(table, block);
+      BoxCoord at = locate(table, block);
+      const bool has_entries = this->has_entries(table, block);
 #pragma unroll 1
-      for (int32 ring = 0; ring < 2; ++ring)
-        copy_tile(ring == 0 ? maps_.keys : maps_.values, at,
+      for (int32 ring = 0; ring < 2; ++ring) {
+        if constexpr (Memory::kHasStates) {
+          if (has_entries && ring == 1) at = locate(table, block, 1);
+        }
+        copy_tile(ring == 0 || has_entries ? maps_.keys : maps_.values, at,
                   key_stage_.index + ring * Memory::kStages);
+      }
       key_stage_.advance();  // values have the same stages in their ring
       is_filled_ |= key_stage_.index == 0;
       if (++block == end) break;
@@ -167,12 +177,21 @@ class KvCopier {
     windows_.finish_last_block(last);
   }
 
-  // Finds the coordinates of this lane's run. A run without a slot of the segment is filled with
-  // zeros, or is not copied.
-  LAZYROPE_DEVICE BoxCoord locate(const Table& table, int32 block) const {
+  LAZYROPE_DEVICE static bool has_entries(const Table& table, int32 block) {
+    if constexpr (Memory::kHasStates) return warp_uniform(is_memory(table.kind(block)));
+    return false;
+  }
+
+  // Finds the coordinates of this lane's run, in one half of a block of entries. A run without a
+  // slot of the segment is filled with zeros, or is not copied.
+  LAZYROPE_DEVICE BoxCoord locate(const Table& table, int32 block, int32 half = 0) const {
     const int32 run = smaller(lane_index(), kRuns - 1);
-    const BlockInfo info = table.info(block);
-    const RunLocation location = table.run(block, run);
+    BlockInfo info = table.info(block);
+    const RunLocation location = table.run(block, half * kRuns + run);
+    if constexpr (Memory::kHasStates) {
+      info.begin = larger(info.begin - half * Memory::kKeys, 0);
+      info.end = larger(info.end - half * Memory::kKeys, 0);
+    }
     const bool exists = (run + 1) * kRunSlots > info.begin && run * kRunSlots < info.end;
     BoxCoord found = {exists ? octet_of(location) : kNoOctet, head_of(location), 0, 0, 0};
     if constexpr (kCopiesBiases) found.bias = bias_chunk(params_.key_bias, location, kv_head_);

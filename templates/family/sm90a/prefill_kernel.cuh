@@ -93,6 +93,7 @@ class Sm90aPrefill {
                     kProducerRegisters * Memory::kProducerWarps <=
                 kLaunchRegisters * kWarps);
   static_assert(Shape::kWarpsM == 8 && Shape::kWarpsN == 1);
+  static_assert(Spec::kMemories == 0, "attention states have prefill kernels of family sm80 alone");
 
  public:
   using Params = typename Memory::Params;

@@ -119,7 +119,7 @@ class QueryRotator {
       if (has_keys) {
         const BlockInfo info = table.info(block);
         if (begins_document) rotate(info.base, document++);
-        begins_document = info.ends_segment<Memory::kKeys>();
+        begins_document = info.ends_segment<Memory::Table::kMaxSlots>();
       }
       widener_.widen(has_keys, has_values);
       if (!has_keys) break;

@@ -160,8 +160,11 @@ struct TileMemory {
   using Tile = WgmmaTile<kHeads * kHeadDim>;  // a tile of keys or values
   using QueryTile = WgmmaTile<kHeadDim>;
   using Original = SharedTile<kHeadDim>;
+  static constexpr int kMemories = Spec::kMemories;
+  static constexpr bool kHasStates = kMemories > 0;
   static constexpr int kWindows = table_windows(kIsPrefill, kHeadDim);
-  using Table = BlockTable<typename Spec::Mask, kKeys, kWindows, Spec::kMeasuresPageMass>;
+  using Table =
+      BlockTable<typename Spec::Mask, kKeys, kWindows, Spec::kMeasuresPageMass, kHasStates>;
 
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
   // Query rotators widen 8-bit keys and values in place, in the stage to which they were copied
@@ -186,7 +189,8 @@ struct TileMemory {
                            .warpgroups = kConsumerWarps / kGroupWarps,
                            .is_prefill = kIsPrefill,
                            .widens = kWidens,
-                           .key_bias = kHasKeyBias});
+                           .key_bias = kHasKeyBias,
+                           .states = kHasStates});
   static_assert(kLayout.block_bytes == kBlockBytes && kLayout.table_bytes == Table::kBytes);
   static_assert(kWorkTileStages * 4 <= kSharedFlagBytes, "room for the first blocks");
   static constexpr int kOnesBytes = ones_bytes(kIsPrefill, kHeadDim);
@@ -226,6 +230,7 @@ struct TileMemory {
   }
   LAZYROPE_DEVICE IssueOrder query_order() const { return IssueOrder(at + kLayout.query_order); }
   LAZYROPE_DEVICE SharedPtr consumer_scratch() const { return at + kLayout.consumer_scratch; }
+  LAZYROPE_DEVICE SharedPtr entries() const { return at + kLayout.entries; }
   LAZYROPE_DEVICE WorkTilePtr work_tile(int32 stage) const {
     return WorkTilePtr(at + (kLayout.work_tiles + stage * static_cast<int32>(sizeof(WorkTile))));
   }
@@ -293,7 +298,9 @@ struct TileMemory {
 // Returns true if all blocks of a work tile belong to one document.
 template <class Memory>
 LAZYROPE_DEVICE bool has_one_document(WorkTilePtr work_tile) {
-  return work_tile.extent().num_blocks <= ceil_div(work_tile.start().end, Memory::kKeys);
+  const WorkTileStart start = work_tile.start();
+  const int32 block_slots = Memory::kKeys * slots_factor<Memory::kHasStates>(run_of(start.begin));
+  return work_tile.extent().num_blocks <= ceil_div(start.end, block_slots);
 }
 
 // One warp calls use(work_tile, stage) for each work tile of its CTA, in the order in which the

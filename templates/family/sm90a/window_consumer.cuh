@@ -67,7 +67,7 @@ class WindowConsumer {
     while (true) {
       const int32 count = smaller(end - block, kWindow - block % kWindow);
       const BlockInfo info = table.info(block + smaller(lane_index(), count - 1));
-      begins |= vote_sync_ballot(info.ends_segment<Memory::kKeys>()) << 1;
+      begins |= vote_sync_ballot(info.ends_segment<Memory::Table::kMaxSlots>()) << 1;
 #pragma unroll 1
       for (uint32 left = begins & ~(~0u << count); left != 0; left &= left - 1)
         visit(shfl_sync_idx(info.base, lowest_one(left)), document++);
