@@ -102,6 +102,8 @@ KernelConfig config_of(const Sm80Row& row, const KernelSpec& spec, const Arch& a
   }
   // Some rows leave no room for the biases of keys.
   if (spec.key_bias) config.decode = with_fitting_stages(config.decode, spec, arch);
+  // The look-up of entries takes registers that 64 scores of 32 rows do not leave.
+  if (spec.states && config.prefill.warp_m == 32 && spec.head_dim >= 128) config.prefill.mma_n = 32;
   if (spec.group_size > config.decode.block_m())
     config.decode = wide_decode(config.prefill, spec, arch);
   return with_fixed_splits(config, spec);

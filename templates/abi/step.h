@@ -126,12 +126,10 @@ constexpr int32 partial_row_bytes(int32 head_dim) {
   return head_dim * 4 + (num_slices(head_dim) * 8 + 15) / 16 * 16;
 }
 
-// In kernels of attention states a row also has its best entry of each memory (abi/states.h). Each
-// kEntryColumns columns have a copy of these, because one warp combines so many columns.
-inline constexpr int32 kEntryColumns = 32;
+// In kernels of attention states a slice also has the row's best entry of each memory
+// (abi/states.h).
 constexpr int32 partial_row_bytes(int32 head_dim, int32 row_entry_bytes) {
-  const int32 copies = (head_dim + kEntryColumns - 1) / kEntryColumns;
-  return partial_row_bytes(head_dim) + copies * row_entry_bytes;
+  return partial_row_bytes(head_dim) + num_slices(head_dim) * row_entry_bytes;
 }
 
 // Device memory of one attend kernel's work. The planner writes work_tiles and sets the counters to

@@ -35,14 +35,13 @@ struct EntryWords<0> {
 };
 
 // The partial rows of a tile. A row is divided into slices of kColumns columns, each with its own
-// copy of the row's statistics. A lane loads kQuads quads of a slice at once.
+// copy of the row's statistics and best entries. A lane loads kQuads quads of a slice at once.
 template <int kHeadDim, int kColumns, int kQuads = 1, int kMemories = 0>
 class PartialRows {
   static constexpr int32 kStats = kHeadDim * 4;
   static constexpr int32 kEntries = partial_row_bytes(kHeadDim);
   static constexpr int32 kRowBytes =
       partial_row_bytes(kHeadDim, kMemories > 0 ? kRowEntryBytes : 0);
-  static constexpr int32 kEntryQuads = kEntryColumns / 4;  // quads that share a copy of the entries
   using Entries = RowEntries<kMemories>;
 
  public:
@@ -55,16 +54,16 @@ class PartialRows {
   LAZYROPE_DEVICE PartialRows(const WorkView& work, KvSplit split) : work_(work), split_(split) {}
 
   // Writes columns 4 * quad to 4 * quad + 3 of a row of the CTA's own split. With the first quad of
-  // a slice it also writes the slice's statistics.
-  // The same holds for the entries and the first quad of kEntryColumns columns.
+  // a slice it also writes the slice's statistics and entries.
   LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowQuad& partial,
                              const Entries& entries) const {
     uint8* to = at(split_.index, row);
-    if (kMemories > 0 && quad % kEntryQuads == 0) write_entries(to, quad / kEntryQuads, entries);
     const float* v = partial.value;
     st_relaxed_gpu(values(to, quad),
                    Chunk{{nonzero(v[0]), nonzero(v[1]), nonzero(v[2]), nonzero(v[3])}});
-    if (quad % kSliceQuads == 0) write_stats(to, quad / kSliceQuads, partial.stats);
+    if (quad % kSliceQuads != 0) return;
+    write_stats(to, quad / kSliceQuads, partial.stats);
+    write_entries(to, quad / kSliceQuads, entries);
   }
 
   // Four lanes write a whole row together. Each has two of every eight columns, as in an
@@ -72,16 +71,15 @@ class PartialRows {
   LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane, const RowQuads<kHeadDim / 16>& pairs,
                                    const Entries& entries = {}) const {
     uint8* to = at(split_.index, row);
-    if constexpr (kMemories > 0) {
-#pragma unroll
-      for (int32 copy = lane; copy < kEntryCopies; copy += 4) write_entries(to, copy, entries);
-    }
 #pragma unroll
     for (int32 n = 0; n < kHeadDim / 8; ++n)
       st_relaxed_gpu(reinterpret_cast<Word2*>(to + lane * 8) + 4 * n,
                      Word2{{nonzero(pairs.value[2 * n]), nonzero(pairs.value[2 * n + 1])}});
 #pragma unroll
-    for (int32 slice = lane; slice < kNumSlices; slice += 4) write_stats(to, slice, pairs.stats);
+    for (int32 slice = lane; slice < kNumSlices; slice += 4) {
+      write_stats(to, slice, pairs.stats);
+      write_entries(to, slice, entries);
+    }
   }
 
   // The words that a lane has loaded.
@@ -134,10 +132,9 @@ class PartialRows {
     LAZYROPE_DEVICE Columns(uint8* row, int32 quad, uint32 split_bytes)
         : values_(values(row, quad)),
           stats_(stats(row, quad / kSliceQuads)),
-          entries_(entries(row, quad / kEntryQuads)),
+          entries_(entries(row, quad / kSliceQuads)),
           split_bytes_(split_bytes),
-          has_stats_(quad % kSliceQuads == 0),
-          has_entries_(kMemories > 0 && quad % kEntryQuads == 0) {}
+          has_stats_(quad % kSliceQuads == 0) {}
 
     // Loads a split's words if `wanted`. There is no arithmetic on them here, because it would wait
     // for the loads.
@@ -161,8 +158,8 @@ class PartialRows {
 #pragma unroll
       for (int i = 0; i < kLaneQuads; ++i)
         st_relaxed_gpu(of_split(values_, split) + i * kSliceLanes, Chunk{});
-      if (has_stats_) st_relaxed_gpu(of_split(stats_, split), Word2{});
-      if (!has_entries_) return;
+      if (!has_stats_) return;
+      st_relaxed_gpu(of_split(stats_, split), Word2{});
 #pragma unroll
       for (int i = 0; i < EntryWords<kMemories>::kChunks; ++i)
         st_relaxed_gpu(of_split(entries_, split) + i, Chunk{});
@@ -180,7 +177,6 @@ class PartialRows {
     Chunk* entries_;
     uint32 split_bytes_;  // the splits of a tile take less than 4 GB
     bool has_stats_;
-    bool has_entries_;
   };
 
   // Returns the lane's quads of a row, the first of which is `quad`.
@@ -200,15 +196,14 @@ class PartialRows {
     st_relaxed_gpu(stats(row, slice), Word2{{not_zero(of_row.maximum), not_zero(of_row.sum)}});
   }
 
-  static constexpr int32 kEntryCopies = (kHeadDim + kEntryColumns - 1) / kEntryColumns;
-  LAZYROPE_DEVICE static void write_entries(uint8* row, int32 copy, const Entries& best) {
+  LAZYROPE_DEVICE static void write_entries(uint8* row, int32 slice, const Entries& best) {
     if constexpr (kMemories > 0) {
       const auto location = [](const BestEntry& entry) {
         return static_cast<uint32>(entry.location) + 1;
       };
 #pragma unroll
       for (int i = 0; i < kMemories; i += 2)
-        st_relaxed_gpu(entries(row, copy) + i / 2,
+        st_relaxed_gpu(entries(row, slice) + i / 2,
                        Chunk{{not_zero(best.of[i].score), location(best.of[i]),
                               not_zero(best.of[i + 1].score), location(best.of[i + 1])}});
     }
@@ -217,8 +212,8 @@ class PartialRows {
   LAZYROPE_DEVICE uint8* at(int32 split, int32 row) const {
     return partial_row<kHeadDim, kMemories>(work_, split_.partial + split, row);
   }
-  LAZYROPE_DEVICE static Chunk* entries(uint8* row, int32 copy) {
-    return reinterpret_cast<Chunk*>(row + (kEntries + copy * kRowEntryBytes));
+  LAZYROPE_DEVICE static Chunk* entries(uint8* row, int32 slice) {
+    return reinterpret_cast<Chunk*>(row + (kEntries + slice * kRowEntryBytes));
   }
   LAZYROPE_DEVICE static Chunk* values(uint8* row, int32 quad) {
     return reinterpret_cast<Chunk*>(row) + quad;

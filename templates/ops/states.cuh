@@ -67,7 +67,8 @@ LAZYROPE_DEVICE int32 first_own_column(int32 row, int32 entry) {
 // packed_row(row) returns the packed row of the request that a row of the warp is, and
 // locate(column) the location of an entry. All lanes of the warp take part.
 //
-// Better entries become rare as a memory is scanned, so most tiles need no exchange between lanes.
+// Better entries become rare as a memory is scanned. So most tiles end with the first loop, and the
+// second one computes again what it needs, one row after another: registers are scarce.
 template <int kGroupSize, int kStride = kRowEntryBytes, class Scores, class PackedRow, class Locate>
 LAZYROPE_DEVICE void scan_entries(const Scores& scores, SharedPtr best_entries,
                                   const EntryTile& tile, const PackedRow& packed_row,
@@ -77,48 +78,48 @@ LAZYROPE_DEVICE void scan_entries(const Scores& scores, SharedPtr best_entries,
   const int32 first = Access::first_column();
   const uint32 exists =
       Access::columns_before(tile.end - first) & ~Access::columns_before(tile.begin - first);
-  const auto address = [&](int m, int h) { return best_entries + Access::row(m, h) * kStride; };
-  BestEntry best[Access::kRowTiles][2];
+  // Returns the lane's best entry of a row: its score, and its column from the lane's first.
+  const auto best_of_lane = [&](int m, int h) {
+    const int32 own =
+        tile.has_key_per_head
+            ? first_own_column<kGroupSize>(packed_row(Access::row(m, h)), tile.first_entry + first)
+            : -1;
+    BestEntry best = no_entry();
+#pragma unroll
+    for (int n = 0; n < Access::kColumnTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float score = Access::at(scores, m, n, 2 * h + i);
+        const int32 column = Access::column_offset(n, i);
+        const bool counts =
+            (exists & 1u << (2 * n + i)) != 0 && (own < 0 || column % kGroupSize == own);
+        if (counts && score > best.score) best = {score, column};
+      }
+    return best;
+  };
   bool has_better = false;
 #pragma unroll
   for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int32 own = tile.has_key_per_head
-                            ? first_own_column<kGroupSize>(packed_row(Access::row(m, h)),
-                                                           tile.first_entry + first)
-                            : -1;
-      best[m][h] = ld_shared<BestEntry>(address(m, h));
-      int32 column = -1;
-#pragma unroll
-      for (int n = 0; n < Access::kColumnTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float score = Access::at(scores, m, n, 2 * h + i);
-          const int32 at = Access::column_offset(n, i);
-          const bool counts =
-              (exists & 1u << (2 * n + i)) != 0 && (own < 0 || at % kGroupSize == own);
-          if (counts && score > best[m][h].score) {
-            best[m][h].score = score;
-            column = at;
-          }
-        }
-      if (column >= 0) best[m][h].location = locate(first + column);
-      has_better |= column >= 0;
-    }
+    for (int h = 0; h < 2; ++h)
+      has_better |=
+          best_of_lane(m, h).score > ld_shared<float>(best_entries + Access::row(m, h) * kStride);
   if (!vote_sync_any(has_better)) return;
   bar_warp_sync();  // all lanes have read the rows
 #pragma unroll
   for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      BestEntry best = best_of_lane(m, h);
+      if (best.location != kNoEntry) best.location = locate(first + best.location);
 #pragma unroll
       for (int mask = Access::kFirstMask; mask < Access::kEndMask; mask *= 2) {
-        const BestEntry other = {shfl_sync_bfly(best[m][h].score, mask),
-                                 shfl_sync_bfly(best[m][h].location, mask)};
-        if (is_better(other, best[m][h])) best[m][h] = other;
+        const BestEntry other = {shfl_sync_bfly(best.score, mask),
+                                 shfl_sync_bfly(best.location, mask)};
+        if (is_better(other, best)) best = other;
       }
-      if (Access::is_first_of_row()) st_shared(address(m, h), best[m][h]);
+      const SharedPtr to = best_entries + Access::row(m, h) * kStride;
+      if (Access::is_first_of_row() && best.score > ld_shared<float>(to)) st_shared(to, best);
     }
   bar_warp_sync();
 }
@@ -165,15 +166,14 @@ class EntryStates {
   template <int kStride, int kQuads>
   LAZYROPE_DEVICE void add(RowQuads<kQuads>& row, int32 kv_head, int32 quad,
                            const RowEntries<kMemories>& best) const {
-    RowQuads<kQuads> states[kMemories];
-    bool exists[kMemories];
 #pragma unroll
     for (int i = 0; i < kMemories; ++i) {
-      exists[i] = best.of[i].location != kNoEntry;
-      states[i] = exists[i] ? state<kStride, kQuads>(best.of[i].location, kv_head, quad)
-                            : empty_partial<kQuads>();
+      if (best.of[i].location == kNoEntry) continue;
+      const RowQuads<kQuads> states[] = {
+          state<kStride, kQuads>(best.of[i].location, kv_head, quad)};
+      constexpr bool kExists[] = {true};
+      combine_into(row, states, kExists);
     }
-    combine_into(row, states, exists);
   }
 
  private:

@@ -30,27 +30,22 @@ class TileCombiner {
   using Rows = SplitRows<Spec, kSliceWidth>;
   using Output = typename ResultRows<Spec>::Type;
   static constexpr bool kSharesTasks = kSliceWidth != kWidestSlices;
-  static constexpr int32 kSplitsAtOnce = 4;  // splits that a lane loads at once
+  static constexpr bool kHasStates = Spec::kMemories > 0;
+  // The splits that a lane loads at once. With best entries it has no registers for more.
+  static constexpr int32 kSplitsAtOnce = kHasStates ? 2 : 4;
   // With at most so many tasks, all words are polled at once, which finds the last one sooner. With
   // more tasks, this would delay the CTAs that still write.
   static constexpr int32 kFewTasks = 128;
   static constexpr int32 kLaneQuads = Rows::kLaneQuads;
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
-  // The tasks of the columns whose entries or statistics have one copy. One warp has all of them,
-  // because it clears the copy.
-  static constexpr bool kHasStates = Spec::kMemories > 0;
-  static constexpr int32 kGroupTasks =
-      kHasStates && kSharesTasks ? kEntryColumns / 4 : Rows::kSliceLanes;
   // The greatest number of lanes that share a task.
-  static constexpr int32 kMaxLanes =
-      !kSharesTasks ? 1 : kWarpThreads / (kHasStates ? kGroupTasks : Rows::kSliceQuads);
+  static constexpr int32 kMaxLanes = kSharesTasks ? kWarpThreads / Rows::kSliceQuads : 1;
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   static_assert(kLaneQuads == 1 || kQuads % Rows::kSliceQuads == 0, "a lane's quads all exist");
   // The tasks of a row. The last slice counts as a full one, because one warp has all quads of a
-  // slice. So do the columns of one copy of the entries.
-  static constexpr int32 kRowTasks =
-      (Rows::kNumSlices * Rows::kSliceLanes + kGroupTasks - 1) / kGroupTasks * kGroupTasks;
+  // slice.
+  static constexpr int32 kRowTasks = Rows::kNumSlices * Rows::kSliceLanes;
 
  public:
   // A lane without a task of its own repeats the last one.
@@ -178,7 +173,7 @@ class TileCombiner {
   LAZYROPE_DEVICE void merge_lanes(RowEntries<Spec::kMemories>& best) const {
     const int32 stride = tasks_per_batch();
 #pragma unroll
-    for (int32 mask = kWarpThreads / 2; mask >= kGroupTasks; mask /= 2) {
+    for (int32 mask = kWarpThreads / 2; mask >= Rows::kSliceQuads; mask /= 2) {
       RowEntries<Spec::kMemories> other;
 #pragma unroll
       for (int i = 0; i < Spec::kMemories; ++i)

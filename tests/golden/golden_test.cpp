@@ -39,6 +39,8 @@ std::vector<Golden> goldens() {
   page_mass.page_mass = true;
   KernelSpec key_bias = {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw};
   key_bias.key_bias = true;
+  KernelSpec states = {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw};
+  states.states = true;
   return {
       {"cascade_sm_90a", "sm_90a", cascade},
       {"llama3_sm_90a", "sm_90a", {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw}},
@@ -48,6 +50,7 @@ std::vector<Golden> goldens() {
       {"full_sm_120", "sm_120", {64, 3, kFp16, llama3(64), "full", kRaw, kLocal, kRotated}},
       {"page_mass_sm_90a", "sm_90a", page_mass},
       {"key_bias_sm_90a", "sm_90a", key_bias},
+      {"states_sm_90a", "sm_90a", states},
       {"longrope_sm_90a", "sm_90a", {128, 3, kBf16, longrope(96), "causal", kRaw, kLocal, kRaw}},
       {"raw_keys_sm_90a",
        "sm_90a",
