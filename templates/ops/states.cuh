@@ -104,24 +104,25 @@ LAZYROPE_DEVICE void scan_entries(const Scores& scores, SharedPtr best_entries,
     for (int h = 0; h < 2; ++h)
       has_better |=
           best_of_lane(m, h).score > ld_shared<float>(best_entries + Access::row(m, h) * kStride);
-  if (!vote_sync_any(has_better)) return;
-  bar_warp_sync();  // all lanes have read the rows
+  if (vote_sync_any(has_better)) {
+    bar_warp_sync();  // all lanes have read the rows
 #pragma unroll
-  for (int m = 0; m < Access::kRowTiles; ++m)
+    for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      BestEntry best = best_of_lane(m, h);
-      if (best.location != kNoEntry) best.location = locate(first + best.location);
+      for (int h = 0; h < 2; ++h) {
+        BestEntry best = best_of_lane(m, h);
+        if (best.location != kNoEntry) best.location = locate(first + best.location);
 #pragma unroll
-      for (int mask = Access::kFirstMask; mask < Access::kEndMask; mask *= 2) {
-        const BestEntry other = {shfl_sync_bfly(best.score, mask),
-                                 shfl_sync_bfly(best.location, mask)};
-        if (is_better(other, best)) best = other;
+        for (int mask = Access::kFirstMask; mask < Access::kEndMask; mask *= 2) {
+          const BestEntry other = {shfl_sync_bfly(best.score, mask),
+                                   shfl_sync_bfly(best.location, mask)};
+          if (is_better(other, best)) best = other;
+        }
+        const SharedPtr to = best_entries + Access::row(m, h) * kStride;
+        if (Access::is_first_of_row() && best.score > ld_shared<float>(to)) st_shared(to, best);
       }
-      const SharedPtr to = best_entries + Access::row(m, h) * kStride;
-      if (Access::is_first_of_row() && best.score > ld_shared<float>(to)) st_shared(to, best);
-    }
-  bar_warp_sync();
+    bar_warp_sync();
+  }
 }
 
 // Returns the address of the entry of a memory in a RowEntries in shared memory.

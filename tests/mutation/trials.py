@@ -10,7 +10,7 @@ from functools import cached_property
 import lazyrope
 import torch
 
-from tests.support import eager, page_mass
+from tests.support import eager, page_mass, states
 from tests.support.cases import Case, Setting, documents_case, random_case
 from tests.support.document_fixture import DocumentFixture, in_order
 from tests.support.metadata import capacity_of
@@ -88,6 +88,9 @@ class Trial:
         if case.spec.page_mass:
             page_mass.check_masses(case, self.kernel, page_mass.plan(case, self.kernel))
             return
+        if case.spec.states:
+            states.check_states(case, self.kernel, case.plan(self.kernel))
+            return
         step = case.plan(self.kernel, capacity=capacity_of(case.metadata, rotated_tokens=self.rotated_tokens))
         if not self.attends:
             return
@@ -152,6 +155,11 @@ def requests_that_share_a_slice(count: int) -> Case:
         asked.append(in_order(fixture, [2], 1))
         asked[-1].slices[0].start, asked[-1].slices[0].length = start, 90 - start
     return fixture.case(fixture.queries(len(asked)), asked)
+
+
+def memories(lengths: list[int], tokens: int, share: float, **setting: object) -> Callable[[], Case]:
+    """Makes a request some of whose documents are memories of attention states."""
+    return lambda: states.with_memories(documents(lengths, tokens, states=True, **setting)(), 3, share)
 
 
 def uneven_requests() -> Case:
@@ -244,5 +252,16 @@ TRIALS = [
     Trial("hopper with a bias", documents([5] * 50, 20, kv_heads=1, key_bias=True), DECODE, LONG_HOPPER),
     Trial("hopper decode with a bias", documents([40, 300, 70], 3, key_bias=True), HOPPER_PAIRS, HOPPER),
     Trial("decode with a bias", documents([40, 20, 100], 2, key_bias=True), DECODE, PREFILL),
+    # Memories come one after another, and between documents.
+    Trial("states", memories([150, 40, 90, 30, 70], 2, 0.7, kv_heads=2), DECODE, PREFILL),
+    Trial("states in prefill", memories([150, 40, 90], 40, 0.7, kv_heads=1), DECODE, PREFILL),
+    Trial("hopper states", memories([150, 40, 90, 30, 70, 300], 2, 0.7, kv_heads=2), HOPPER_DECODE, PREFILL),
+    # Each of the emulator's four CTAs takes several work tiles that are not split.
+    Trial(
+        "hopper states of requests",
+        lambda: states.with_memories(requests_of_one_document(8, states=True, kv_heads=2), 3, 1.0),
+        HOPPER_DECODE,
+        PREFILL,
+    ),
     Trial("many requests", lambda: many_requests(1100), DECODE, PREFILL, attends=False),
 ]

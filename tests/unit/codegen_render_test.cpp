@@ -42,6 +42,12 @@ KernelSpec cascade_spec() {
   spec.cascade = true;
   return spec;
 }
+KernelSpec states_spec() {
+  KernelSpec spec = base_spec();
+  spec.states = true;
+  return spec;
+}
+
 KernelSpec page_mass_spec() {
   KernelSpec spec = base_spec();
   spec.page_mass = true;
@@ -252,6 +258,28 @@ TEST(KeyBias, LeavesEveryHeadDimAConfigOnEveryArch) {
       spec.key_bias = true;
       EXPECT_EQ(configs(spec, arch).size(), without) << head_dim << " on " << arch.name;
     }
+}
+
+TEST(States, OnlySpecsThatHaveThemRenderTheirText) {
+  for (const KernelKind kind :
+       {KernelKind::kPlan, KernelKind::kAttendDecode, KernelKind::kAttendPrefill}) {
+    const std::string with = render_for(kind, states_spec()).source;
+    const std::string without = render_for(kind, base_spec()).source;
+    EXPECT_NE(with.find("kMemories = kMaxMemories;"), std::string::npos) << to_string(kind);
+    EXPECT_EQ(without.find("kMemories = kMaxMemories;"), std::string::npos) << to_string(kind);
+    EXPECT_NE(without.find("kMemories = 0;"), std::string::npos) << to_string(kind);
+  }
+}
+
+TEST(States, PrefillHasFamilySm80OnHopper) {
+  const KernelConfig config = configs(states_spec(), find_arch("sm_90a")).front();
+  EXPECT_EQ(config.decode.family, Family::kSm90a);
+  EXPECT_EQ(config.prefill.family, Family::kSm80);
+  KernelConfig with_sm90a = config;
+  with_sm90a.prefill = configs(base_spec(), find_arch("sm_90a")).front().prefill;
+  EXPECT_TRUE(throws<SpecError>(
+      [&] { validate(with_sm90a, states_spec(), find_arch("sm_90a")); },
+      {"prefill.family = sm90a with states; prefill of states has family sm80 alone"}));
 }
 
 TEST(Render, ThePlannerDependsOnSharedWorkTilesAndFixedSplitsAlone) {

@@ -152,7 +152,8 @@ class ColumnConsumer {
 #pragma unroll 1
     while (true) {
       if constexpr (Memory::kHasStates) {
-        change_memory(warp_uniform(table.kind(block)));
+        const int32 kind = warp_uniform(table.kind(block));
+        if (kind != kind_) change_memory(kind);
         if (is_memory(kind_)) {
           scan_block(scores, work_tile, table, block, info);
           if (block == last) {
@@ -201,25 +202,25 @@ class ColumnConsumer {
 
   // Goes on to a segment of another kind. The entries of the present memory's warps are combined.
   // Those of the next memory's warps begin where maxima and sums may have been.
-  LAZYROPE_DEVICE void change_memory(int32 kind) {
-    if (kind == kind_) return;
+  LAZYROPE_DEVICE void change_memory(int32 new_kind) {
+    const int32 ended = kind_;
+    kind_ = new_kind;
     Team::sync();
     const int32 row = Team::rank();
     if (row < kRows) {
-      const SharedPtr to = entry_of(entries() + row * kRowEntryBytes, memory_index(kind_));
-      BestEntry best = is_memory(kind_) ? ld_shared<BestEntry>(to) : no_entry();
+      const SharedPtr to = entry_of(entries() + row * kRowEntryBytes, memory_index(ended));
+      BestEntry best = is_memory(ended) ? ld_shared<BestEntry>(to) : no_entry();
 #pragma unroll
       for (int32 warp = 0; warp < kWarps; ++warp) {
         const SharedPtr of_warp =
             entries_of_warp(warp) + row * static_cast<int32>(sizeof(BestEntry));
-        const BestEntry other = is_memory(kind_) ? ld_shared<BestEntry>(of_warp) : no_entry();
+        const BestEntry other = is_memory(ended) ? ld_shared<BestEntry>(of_warp) : no_entry();
         if (is_better(other, best)) best = other;
-        if (is_memory(kind)) st_shared(of_warp, no_entry());
+        if (is_memory(new_kind)) st_shared(of_warp, no_entry());
       }
-      if (is_memory(kind_)) st_shared(to, best);
+      if (is_memory(ended)) st_shared(to, best);
     }
     Team::sync();
-    kind_ = kind;
   }
 
   // Compares the scores of a block of entries with the best of each row. `scores` are those of its
