@@ -208,6 +208,8 @@ def test_mistakes_are_refused(build, device):
         ({"key_form": "raw"}, 'states with key_form = "raw"; .*use key_form = "local"'),
         ({"page_mass": True}, "states with page_mass; .*choose one of them"),
         ({"cascade": True}, "states with cascade; .*choose one of them"),
+        ({"key_bias": True}, "states with key_bias; the entries of a memory have no bias of keys: choose one of them"),
+        ({"packed_prefill": True}, "states with packed_prefill; packing copies tokens, not the entries of a memory"),
     ],
 )
 def test_specs_that_states_do_not_fit_are_refused(change, why):

@@ -126,6 +126,12 @@ INSTANTIATE_TEST_SUITE_P(
                       s.key_form = KeyForm::kRaw;
                     },
                     {"key_bias with key_form = \"raw\"", "store local keys"}},
+        IllegalSpec{"StatesWithKeyBias",
+                    [](auto& s) { s.states = s.key_bias = true; },
+                    {"states with key_bias", "no bias of keys: choose one of them"}},
+        IllegalSpec{"StatesWithPackedPrefill",
+                    [](auto& s) { s.states = s.packed_prefill = true; },
+                    {"states with packed_prefill", "packing copies tokens"}},
         IllegalSpec{"AttentionFactor",
                     [](auto& s) { s.rope.parameters["attention_factor"] = 0.0; },
                     {"attention_factor = 0, allowed are 0.001 to 1000"}},
@@ -209,6 +215,10 @@ TEST(KernelSpec, IsDescribedInOneLine) {
   spec.key_bias = true;
   EXPECT_EQ(describe(spec),
             "head_dim 64, group 2, bfloat16, rope neox, causal, key bias, raw queries");
+  spec = legal_spec();
+  spec.states = true;
+  EXPECT_EQ(describe(spec),
+            "head_dim 64, group 2, bfloat16, rope neox, causal, states, raw queries");
 }
 
 }  // namespace
