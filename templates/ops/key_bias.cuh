@@ -4,6 +4,7 @@
 
 #include "abi/key_bias.h"
 #include "isa/math.cuh"
+#include "ops/compile_time.cuh"
 
 namespace lazyrope {
 
@@ -15,15 +16,6 @@ struct SelectParams {
 template <class Params>
 struct SelectParams<Params, true> {
   using Type = BiasedParams<Params>;
-};
-
-template <bool kFirst, class First, class Second>
-struct SelectType {
-  using Type = First;
-};
-template <class First, class Second>
-struct SelectType<false, First, Second> {
-  using Type = Second;
 };
 
 // Adds nothing, and leaves the factor of scores as it is.

@@ -1,8 +1,10 @@
 // The output of rows. Rows that other kernels compute, too, go to slots instead.
 #pragma once
 
+#include "ops/compile_time.cuh"
 #include "ops/pool_scales.cuh"
 #include "ops/shared_results.cuh"
+#include "ops/states.cuh"
 
 namespace lazyrope {
 
@@ -10,14 +12,27 @@ LAZYROPE_DEVICE float inverse_or_zero(float sum) {
   return sum == 0.0f ? 0.0f : rcp_approx_ftz_f32(sum);
 }
 
+// The parameters that results have besides the tensors of outputs: slots in kernels of a cascade,
+// and memories in those of attention states. No spec has both.
+template <class Spec>
+using ResultExtras =
+    typename SelectType<(Spec::kMemories > 0), EntryStates<Spec>, SlotsOf<Spec>>::Type;
+
 // Writes rows of a work tile to the tensors of outputs and of LSEs. `head` is the index of a KV
 // head in the work tile, `row` that of a row in the head.
 template <class Spec>
 class OutputRows {
  public:
   LAZYROPE_DEVICE OutputRows(const OutputTensor& out, const LseTensor& lse, ValueScales scales,
-                             SlotsOf<Spec> slots, WorkTileRows rows)
-      : out_(out), lse_(lse), scales_(scales), slots_(slots), rows_(rows) {}
+                             ResultExtras<Spec> extras, WorkTileRows rows)
+      : out_(out), lse_(lse), scales_(scales), extras_(extras), rows_(rows) {}
+
+  // Adds the best entries of a row's memories to quads of the row, which write() then gets.
+  template <int kStride, int kQuads>
+  LAZYROPE_DEVICE void add_entries(int32 head, int32 quad, RowQuads<kQuads>& row,
+                                   const RowEntries<Spec::kMemories>& best) const {
+    extras_.template add<kStride>(row, rows_.kv_head + head, quad, best);
+  }
 
   // Divides kQuads quads by the row's sum and writes them as quads quad, quad + kStride, ... of a
   // row. The thread with quad 0 writes the LSE, too.
@@ -35,7 +50,7 @@ class OutputRows {
   // Returns the row's slot, or null if the row has only one result.
   LAZYROPE_DEVICE uint8* slot_row(int32 head, int32 row) const {
     const QueryRow<Spec> of(rows_of_head(rows_, head), row);
-    return slots_.template own_row<Spec::kHeadDim>(of.token, of.head);
+    return extras_.template own_row<Spec::kHeadDim>(of.token, of.head);
   }
 
   // write_values(), scale_of(), row_address() and write_lse() are steps of write(), which callers
@@ -80,7 +95,7 @@ class OutputRows {
   const OutputTensor& out_;
   const LseTensor& lse_;
   ValueScales scales_;
-  [[no_unique_address]] SlotsOf<Spec> slots_;
+  [[no_unique_address]] ResultExtras<Spec> extras_;
   WorkTileRows rows_;
 };
 
@@ -88,8 +103,9 @@ template <class Spec, bool kIsShared>
 struct SelectResultRows {
   using Type = OutputRows<Spec>;
   LAZYROPE_DEVICE static Type make(const OutputTensor& out, const LseTensor& lse,
-                                   ValueScales scales, SlotsOf<Spec> slots, WorkTileRows rows) {
-    return Type(out, lse, scales, slots, rows);
+                                   ValueScales scales, ResultExtras<Spec> extras,
+                                   WorkTileRows rows) {
+    return Type(out, lse, scales, extras, rows);
   }
 };
 template <class Spec>

@@ -6,6 +6,7 @@
 #include "abi/step.h"
 #include "isa/memory.cuh"
 #include "isa/sync.cuh"
+#include "ops/compile_time.cuh"
 #include "ops/lanes.cuh"
 #include "ops/mask/interval.cuh"
 
@@ -32,6 +33,22 @@ struct VisibleSegment {
 template <bool kHasStates>
 LAZYROPE_DEVICE int32 slots_factor(int32 kind) {
   return kHasStates && is_memory(kind) ? 2 : 1;
+}
+
+// Returns the slots of a segment's blocks, where those of tokens have kBlockSlots. Without states
+// this is a constant, so that kernels without states have the code that a literal gives.
+template <int32 kBlockSlots, bool kHasStates>
+LAZYROPE_DEVICE auto slots_of_blocks(int32 kind) {
+  if constexpr (kHasStates)
+    return kBlockSlots * slots_factor<kHasStates>(kind);
+  else
+    return Constant<kBlockSlots>();
+}
+
+// Returns the number of blocks of a work tile's first segment, from the work tile's first one on.
+template <int32 kBlockSlots, bool kHasStates>
+LAZYROPE_DEVICE int32 count_blocks(const WorkTileStart& start) {
+  return ceil_div(start.end, slots_of_blocks<kBlockSlots, kHasStates>(run_of(start.begin)));
 }
 
 // With kHasStates, record.first_run is the segment's kind. All rows see all entries of a memory.

@@ -149,9 +149,10 @@ LAZYROPE_DEVICE RowEntries<kMemories> load_entries(SharedPtr rows, int32 row) {
   return entries;
 }
 
-// The states and the LSEs of entries in device memory. This is empty in kernels without states.
-template <class Spec, int kMemories = Spec::kMemories>
+// The states and the LSEs of entries in device memory.
+template <class Spec>
 class EntryStates {
+  static constexpr int kMemories = Spec::kMemories;
   using Product = typename Spec::Product;
   using Element = typename Spec::Element;
 
@@ -222,11 +223,6 @@ class EntryStates {
   uint32 slot_stride_;
   uint32 head_stride_;
   EntryLse lse_;
-};
-template <class Spec>
-class EntryStates<Spec, 0> {
- public:
-  LAZYROPE_DEVICE explicit EntryStates(const AttendParams&) {}
 };
 
 }  // namespace lazyrope

@@ -21,6 +21,26 @@ template <class Spec, SliceWidth kSliceWidth>
 using SplitRows =
     PartialRows<Spec::kHeadDim, kSliceWidth, kSliceWidth == kWidestSlices ? 2 : 1, Spec::kMemories>;
 
+// A lane's task in a batch. A lane without a task of its own repeats the last one.
+struct CombineTask {
+  int32 row;   // counted through all heads: first the rows of the first head
+  int32 quad;  // first quad
+  bool exists;
+};
+
+// A lane's result for one batch.
+template <int kLaneQuads, int kMemories>
+struct CombinedTask {
+  CombineTask task;
+  RowQuads<kLaneQuads> partial;
+  RowEntries<kMemories> best;
+};
+template <int kLaneQuads>
+struct CombinedTask<kLaneQuads, 0> {
+  CombineTask task;
+  RowQuads<kLaneQuads> partial;
+};
+
 // Combines a tile in batches, each by one warp. A task is kLaneQuads quads of one row, and a lane
 // has one task. If there are many splits, several lanes share a task and divide its splits. With
 // kWidestSlices they do not, because there are enough tasks for all lanes. The order in which
@@ -48,28 +68,15 @@ class TileCombiner {
   static constexpr int32 kRowTasks = Rows::kNumSlices * Rows::kSliceLanes;
 
  public:
-  // A lane without a task of its own repeats the last one.
-  struct Task {
-    int32 row;   // counted through all heads: first the rows of the first head
-    int32 quad;  // first quad
-    bool exists;
-  };
-  // A lane's result for one batch.
-  struct Combined {
-    Task task;
-    RowQuads<kLaneQuads> partial;
-    [[no_unique_address]] RowEntries<Spec::kMemories> best;
-  };
+  using Task = CombineTask;
+  using Combined = CombinedTask<kLaneQuads, Spec::kMemories>;
 
-  LAZYROPE_DEVICE TileCombiner(const Output& output, const Rows& partials,
-                               const EntryStates<Spec>& states, WorkTileRows rows, int32 num_rows,
-                               int32 num_splits)
+  LAZYROPE_DEVICE TileCombiner(const Output& output, const Rows& partials, int32 num_rows,
+                               int32 num_heads, int32 num_splits)
       : output_(output),
         partials_(partials),
-        states_(states),
-        first_head_(rows.kv_head),
         num_rows_(num_rows),
-        num_tasks_(rows.num_heads * num_rows * kRowTasks),
+        num_tasks_(num_heads * num_rows * kRowTasks),
         num_splits_(num_splits) {
 #pragma unroll
     for (int32 lanes = 1; lanes < kMaxLanes; lanes *= 2)
@@ -83,7 +90,7 @@ class TileCombiner {
   // Polls the batch's partial results until all of them have arrived, and combines them. Returns
   // false if some have not arrived after max_polls polls. All lanes of a warp take part.
   LAZYROPE_DEVICE bool poll(int32 batch, int32 max_polls, Combined& combined) const {
-    combined = {task(batch), empty_partial<kLaneQuads>(), {}};
+    combined = {task(batch), empty_partial<kLaneQuads>()};
     if constexpr (kHasStates) combined.best.reset();
     const auto columns = partials_.columns(combined.task.row, combined.task.quad);
     if (!kSharesTasks || num_tasks_ > kFewTasks) {
@@ -141,8 +148,8 @@ class TileCombiner {
     const int32 head = task.row < num_rows_ ? 0 : task.row / num_rows_;
     if constexpr (kHasStates) {
       if (first_split() == 0)
-        states_.template add<Rows::kSliceLanes>(combined.partial, first_head_ + head, task.quad,
-                                                combined.best);
+        output_.template add_entries<Rows::kSliceLanes>(head, task.quad, combined.partial,
+                                                        combined.best);
     }
     if (first_split() == 0)
       output_.template write<Rows::kSliceLanes>(head, task.row - head * num_rows_, task.quad,
@@ -197,8 +204,6 @@ class TileCombiner {
 
   const Output& output_;
   const Rows& partials_;
-  const EntryStates<Spec>& states_;
-  int32 first_head_;
   int32 num_rows_;  // rows of one head
   int32 num_tasks_;
   int32 num_splits_;

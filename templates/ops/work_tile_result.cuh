@@ -13,6 +13,7 @@ class WorkTileResult {
   using Partials = SplitRows<Spec, kSliceWidth>;
   using Output = typename ResultRows<Spec>::Type;
   using Entries = RowEntries<Spec::kMemories>;
+  static constexpr bool kHasStates = Spec::kMemories > 0;
 
  public:
   LAZYROPE_DEVICE WorkTileResult(const AttendParams& params, WorkTilePtr work_tile)
@@ -22,16 +23,13 @@ class WorkTileResult {
         split_(work_tile.split()),
         num_combiners_(work_tile.num_combiners()),
         output_(ResultRows<Spec>::make(params.out, params.lse, ValueScales(params.pool),
-                                       SlotsOf<Spec>(params), rows_)),
-        partial_(params.work, split_),
-        states_(params) {}
+                                       ResultExtras<Spec>(params), rows_)),
+        partial_(params.work, split_) {}
 
   // Tells whether the work tile has all keys of its rows, so that its result is the output.
   LAZYROPE_DEVICE bool is_unsplit() const { return split_.count == 1; }
   LAZYROPE_DEVICE const Output& output() const { return output_; }
   LAZYROPE_DEVICE const Partials& partial() const { return partial_; }
-
-  LAZYROPE_DEVICE const EntryStates<Spec>& states() const { return states_; }
 
   // Writes columns 4 * quad to 4 * quad + 3 of a row of one of the work tile's KV heads, which has
   // the best entries `best` of its memories.
@@ -51,8 +49,7 @@ class WorkTileResult {
       return;
     }
     RowQuads<kCount> result = joined(partials);
-    if constexpr (Spec::kMemories > 0)
-      states_.template add<kStride>(result, rows_.kv_head + head, quad, best);
+    if constexpr (kHasStates) output_.template add_entries<kStride>(head, quad, result, best);
     output_.template write<kStride>(head, row, quad, result);
   }
 
@@ -61,7 +58,7 @@ class WorkTileResult {
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (!is_unsplit())
       combine(params_.work, params_.out, params_.lse, ValueScales(params_.pool),
-              SlotsOf<Spec>(params_), states_, rows_, split_, num_combiners_, num_rows_, may_wait,
+              ResultExtras<Spec>(params_), rows_, split_, num_combiners_, num_rows_, may_wait,
               flags);
   }
 
@@ -79,13 +76,12 @@ class WorkTileResult {
   // This function is not inlined, because it would cost the main loop registers. Its parameters are
   // values: references would put them in memory, and the CTA would wait for them at its end.
   LAZYROPE_DEVICE_CALL static void combine(WorkView work, OutputTensor out, LseTensor lse,
-                                           ValueScales scales, SlotsOf<Spec> slots,
-                                           EntryStates<Spec> states, WorkTileRows rows,
-                                           KvSplit split, int32 num_combiners, int32 num_rows,
-                                           bool may_wait, SharedPtr flags) {
-    const Output output = ResultRows<Spec>::make(out, lse, scales, slots, rows);
+                                           ValueScales scales, ResultExtras<Spec> extras,
+                                           WorkTileRows rows, KvSplit split, int32 num_combiners,
+                                           int32 num_rows, bool may_wait, SharedPtr flags) {
+    const Output output = ResultRows<Spec>::make(out, lse, scales, extras, rows);
     const Partials partial(work, split);
-    const TileCombiner<Spec, kSliceWidth> tile(output, partial, states, rows, num_rows,
+    const TileCombiner<Spec, kSliceWidth> tile(output, partial, num_rows, rows.num_heads,
                                                split.count);
     CombineScheduler<Team>(work, split, num_combiners, flags).combine(tile, may_wait);
   }
@@ -97,7 +93,6 @@ class WorkTileResult {
   int32 num_combiners_;
   Output output_;
   Partials partial_;
-  [[no_unique_address]] EntryStates<Spec> states_;
 };
 
 }  // namespace lazyrope

@@ -138,7 +138,7 @@ class BlockTable {
   LAZYROPE_DEVICE void write_prefetched(const WorkTileStart& start, int32 num_prefetched) const {
     const int32 block = lane_index() / kRuns;
     if (block < num_prefetched) {
-      const int32 slots = block_slots(run_of(start.begin));
+      const auto slots = block_slots(run_of(start.begin));
       const int32 slot = choice_.block(block) * slots;
       const int32 run = lane_index() % kRuns;
       if (run == 0)
@@ -302,7 +302,7 @@ class BlockTable {
                                   int32 slot, int32 run) const {
     const int32 rest = end - slot;
     const int32 own_begin = larger(begin - slot, 0);
-    const int32 slots = block_slots(run);
+    const auto slots = block_slots(run);
     st_shared(info_address(entry),
               BlockInfo{base, position + slot,
                         kHasStates     ? numbered_begin(own_begin, run)
@@ -312,15 +312,15 @@ class BlockTable {
   }
 
   // Returns the slots of a block of a segment.
-  LAZYROPE_DEVICE static int32 block_slots(int32 kind) {
-    return kBlockSlots * slots_factor<kHasStates>(kind);
+  LAZYROPE_DEVICE static auto block_slots(int32 kind) {
+    return slots_of_blocks<kBlockSlots, kHasStates>(kind);
   }
 
   LAZYROPE_DEVICE const int32* write(int32 entry, const VisibleSegment& segment,
                                      int32 block_in_segment, const Lookup& lookup) const {
     const SegmentRecord& record = segment.record;
     const int32 run = lane_index() % kRuns;
-    const int32 slots = block_slots(record.first_run);
+    const auto slots = block_slots(record.first_run);
     const int32 slot = segment.first_slot() + block_in_segment * slots;
     if (run == 0)
       write_info(entry, record.base, record.origin, record.begin, segment.end, slot,

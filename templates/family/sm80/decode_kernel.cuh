@@ -193,9 +193,7 @@ class Sm80Decode {
   LAZYROPE_DEVICE BlockChoice choose_blocks() const {
     const int32 first = warp_index() / num_heads();
     const int32 step = kWarps / num_heads();
-    const WorkTileStart start = work_tile().start();
-    const int32 in_first =
-        ceil_div(start.end, kKeys * slots_factor<kHasStates>(run_of(start.begin)));
+    const int32 in_first = count_blocks<kKeys, kHasStates>(work_tile().start());
     const int32 round = kStripe * step;
     const int32 length = in_first < round && work_tile().extent().num_blocks >= round ? kStripe : 1;
     return {first, step, length, (length - in_first % length) % length};

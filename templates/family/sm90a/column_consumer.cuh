@@ -149,15 +149,17 @@ class ColumnConsumer {
     load_key_biases();
     wait_for_products(scores);
     pipelines_.release_keys();
+    [[maybe_unused]] int32 kind = 0;  // of the present segment, in kernels of attention states
 #pragma unroll 1
     while (true) {
       if constexpr (Memory::kHasStates) {
-        const int32 kind = warp_uniform(table.kind(block));
-        if (kind != kind_) change_memory(kind);
-        if (is_memory(kind_)) {
-          scan_block(scores, work_tile, table, block, info);
+        const int32 before = kind;
+        kind = warp_uniform(table.kind(block));
+        if (kind != before) change_memory(before, kind);
+        if (is_memory(kind)) {
+          scan_block(scores, work_tile, table, block, info, kind);
           if (block == last) {
-            change_memory(0);
+            change_memory(kind, 0);
             store_row_stats();
             break;
           }
@@ -200,11 +202,9 @@ class ColumnConsumer {
     return last;
   }
 
-  // Goes on to a segment of another kind. The entries of the present memory's warps are combined.
-  // Those of the next memory's warps begin where maxima and sums may have been.
-  LAZYROPE_DEVICE void change_memory(int32 new_kind) {
-    const int32 ended = kind_;
-    kind_ = new_kind;
+  // Goes on from a segment of kind `ended` to one of kind `next`. The entries of the ended memory's
+  // warps are combined. Those of the next memory's warps begin where maxima and sums may have been.
+  LAZYROPE_DEVICE void change_memory(int32 ended, int32 next) const {
     Team::sync();
     const int32 row = Team::rank();
     if (row < kRows) {
@@ -216,7 +216,7 @@ class ColumnConsumer {
             entries_of_warp(warp) + row * static_cast<int32>(sizeof(BestEntry));
         const BestEntry other = is_memory(ended) ? ld_shared<BestEntry>(of_warp) : no_entry();
         if (is_better(other, best)) best = other;
-        if (is_memory(new_kind)) st_shared(of_warp, no_entry());
+        if (is_memory(next)) st_shared(of_warp, no_entry());
       }
       if (is_memory(ended)) st_shared(to, best);
     }
@@ -226,33 +226,37 @@ class ColumnConsumer {
   // Compares the scores of a block of entries with the best of each row. `scores` are those of its
   // first half.
   LAZYROPE_DEVICE void scan_block(Accumulator& scores, WorkTilePtr work_tile, const Table& table,
-                                  int32 block, const BlockInfo& info) {
-    scan_half(scores, work_tile, table, block, info, 0);
-    multiply_keys(scores, pipelines_.wait_for_values());
+                                  int32 block, const BlockInfo& info, int32 kind) {
+    scan_half(scores, work_tile, table, block, info, kind, 0);
+    multiply_second_keys(scores, pipelines_.wait_for_values());
     wgmma_commit_group();
     wait_for_products(scores);
     pipelines_.release_values();
-    scan_half(scores, work_tile, table, block, info, kKeys);
+    scan_half(scores, work_tile, table, block, info, kind, kKeys);
   }
   LAZYROPE_DEVICE void scan_half(const Accumulator& scores, WorkTilePtr work_tile,
-                                 const Table& table, int32 block, const BlockInfo& info,
+                                 const Table& table, int32 block, const BlockInfo& info, int32 kind,
                                  int32 first_column) const {
     const int32 first_row = work_tile.rows().first_row;
     scan_entries<Spec::kGroupSize, sizeof(BestEntry)>(
-        scores, entries_of_warp(Team::warp()), entry_tile(info, kind_, first_column),
+        scores, entries_of_warp(Team::warp()), entry_tile(info, kind, first_column),
         [&](int32 row) { return first_row + row % Memory::kHeadRows; },
         [&](int32 column) {
           return table.location(block, first_column + column, params_.entry_lse.page_size);
         });
   }
 
-  LAZYROPE_DEVICE void multiply_keys(Accumulator& scores) const {
-    multiply_keys(scores, pipelines_.keys());
-  }
-  LAZYROPE_DEVICE void multiply_keys(Accumulator& scores, SharedPtr keys) const {
+  // Multiplies the second half of a block of entries, which is in the stage of the block's values.
+  LAZYROPE_DEVICE void multiply_second_keys(Accumulator& scores, SharedPtr keys) const {
     wgmma_fence();
     Product::multiply_query_key(scores, pipelines_.queries() + group() * Product::kQueryBytes,
                                 keys + group() * Product::kColumnBytes);
+  }
+
+  LAZYROPE_DEVICE void multiply_keys(Accumulator& scores) const {
+    wgmma_fence();
+    Product::multiply_query_key(scores, pipelines_.queries() + group() * Product::kQueryBytes,
+                                pipelines_.keys() + group() * Product::kColumnBytes);
   }
 
   // Loads the biases of the block whose keys are being multiplied, before the keys are released.
@@ -458,7 +462,6 @@ class ColumnConsumer {
   Accumulator acc_o_[kDimTiles];
   SoftmaxState<kRowTiles, ColumnLanes> softmax_;
   KeyBiases key_biases_;
-  int32 kind_ = 0;  // kind of the present block's segment, in kernels of attention states
 };
 
 }  // namespace lazyrope

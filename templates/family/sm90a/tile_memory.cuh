@@ -298,9 +298,8 @@ struct TileMemory {
 // Returns true if all blocks of a work tile belong to one document.
 template <class Memory>
 LAZYROPE_DEVICE bool has_one_document(WorkTilePtr work_tile) {
-  const WorkTileStart start = work_tile.start();
-  const int32 block_slots = Memory::kKeys * slots_factor<Memory::kHasStates>(run_of(start.begin));
-  return work_tile.extent().num_blocks <= ceil_div(start.end, block_slots);
+  return work_tile.extent().num_blocks <=
+         count_blocks<Memory::kKeys, Memory::kHasStates>(work_tile.start());
 }
 
 // One warp calls use(work_tile, stage) for each work tile of its CTA, in the order in which the
