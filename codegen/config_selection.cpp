@@ -49,6 +49,16 @@ TileConfig with_fitting_stages(TileConfig config, const KernelSpec& spec, const 
   return config;
 }
 
+// Returns the prefill tile with as many keys a block as there is room for.
+TileConfig with_fitting_keys(TileConfig config, const KernelSpec& spec, const Arch& arch) {
+  constexpr int kMinKeys = 16;
+  while (config.warp_n > kMinKeys && !has_room(config, spec, arch)) {
+    config.warp_n /= 2;
+    config.mma_n = std::min(config.mma_n, config.warp_n);
+  }
+  return config;
+}
+
 // Returns the decode tile for a pool of 8 bits. Keys take half the bytes, so a block has twice as
 // many, and the ring has as many stages as there is room for.
 TileConfig fp8_decode(TileConfig config, const KernelSpec& spec, const Arch& arch) {
@@ -100,8 +110,9 @@ KernelConfig config_of(const Sm80Row& row, const KernelSpec& spec, const Arch& a
     config.decode = fp8_decode(config.decode, spec, arch);
     config.prefill = fp8_prefill(config.prefill, spec, arch);
   }
-  // Some rows leave no room for the biases of keys.
-  if (spec.key_bias) config.decode = with_fitting_stages(config.decode, spec, arch);
+  // Some rows leave no room for the biases of keys, or for the best entries of memories.
+  if (spec.key_bias || spec.states) config.decode = with_fitting_stages(config.decode, spec, arch);
+  if (spec.states) config.prefill = with_fitting_keys(config.prefill, spec, arch);
   // The look-up of entries takes registers that 64 scores of 32 rows do not leave.
   if (spec.states && config.prefill.warp_m == 32 && spec.head_dim >= 128) config.prefill.mma_n = 32;
   if (spec.group_size > config.decode.block_m())

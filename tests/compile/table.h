@@ -76,6 +76,7 @@ inline std::vector<TableRow> table_rows() {
       {"cascade", [](KernelSpec& spec) { spec.cascade = true; }},
       {"page_mass", [](KernelSpec& spec) { spec.page_mass = true; }},
       {"key_bias", [](KernelSpec& spec) { spec.key_bias = true; }},
+      {"states", [](KernelSpec& spec) { spec.states = true; }},
       {"softcap", [](KernelSpec& spec) { spec.softcap = 50.0; }},
       {"sinks", [](KernelSpec& spec) { spec.sinks = true; }},
       {"temperature", [](KernelSpec& spec) { spec.temperature = {0.1, 8192, 1}; }},

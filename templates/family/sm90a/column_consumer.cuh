@@ -149,7 +149,7 @@ class ColumnConsumer {
     load_key_biases();
     wait_for_products(scores);
     pipelines_.release_keys();
-    [[maybe_unused]] int32 kind = 0;  // of the present segment, in kernels of attention states
+    [[maybe_unused]] int32 kind = 0;  // the kind of the segment, in kernels of attention states
 #pragma unroll 1
     while (true) {
       if constexpr (Memory::kHasStates) {
