@@ -246,6 +246,7 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   const OptionalTensor key_scale("k_scale", k_scale);
   const OptionalTensor value_scale("v_scale", v_scale);
   const OptionalTensor biases("key_bias", key_bias);
+  const OptionalTensor entry_lses("entry_lse", entry_lse);
   const TensorView& view = queries.view();
   if (view.rank != 3)
     throw SpecError(
@@ -265,11 +266,11 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   const DlpackTensor result("out", out, Access::kWrite);
   const OptionalTensor log_sums("lse", lse, Access::kWrite);
   const OptionalTensor masses("page_mass", page_mass, Access::kWrite);
-  const OptionalTensor entry_lses("entry_lse", entry_lse);
   self.attend(view,
-              {keys.view(), values.view(), key_scale.view(), value_scale.view(), biases.view()},
+              {keys.view(), values.view(), key_scale.view(), value_scale.view(), biases.view(),
+               entry_lses.view()},
               *step.step, result.view(), log_sums.view(), used_stream, sink_logits.view(),
-              masses.view(), entry_lses.view());
+              masses.view());
   return py::make_tuple(std::move(out), std::move(lse));
 }
 

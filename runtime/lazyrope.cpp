@@ -63,9 +63,8 @@ void update(Step& step, Batch& batch, Stream stream, bool check) {
 void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool,
             const Step& step, const TensorView& out, const std::optional<TensorView>& lse,
             Stream stream, const std::optional<TensorView>& sinks,
-            const std::optional<TensorView>& page_mass,
-            const std::optional<TensorView>& entry_lse) {
-  attention.attend(q, pool, step, out, lse, stream, sinks, page_mass, entry_lse);
+            const std::optional<TensorView>& page_mass) {
+  attention.attend(q, pool, step, out, lse, stream, sinks, page_mass);
 }
 
 std::shared_ptr<AppendStep> plan_append(const Attention& attention, const AppendTensors& tensors,

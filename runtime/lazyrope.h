@@ -69,18 +69,16 @@ std::shared_ptr<Step> plan(const Attention& attention, Batch& batch, PoolFormat 
 void update(Step& step, Batch& batch, Stream stream = nullptr, bool check = false);
 
 // out = attention of q, both [tokens, num_q_heads, head_dim]; lse [tokens, num_q_heads] float32,
-// natural logarithm. The pool has a bias of keys if and only if the spec has one. `sinks`, if and
-// only if the spec has them: [num_q_heads] float32. Rows of q
-// beyond the step's tokens are left alone. `page_mass`, which only specs with page_mass give:
-// [runs] float32, the attention weights of each run of 16 slots, summed over the query tokens and
-// the heads of its request. Batch::run_indptr() numbers the runs. The step needs
-// capacity.mass_pages. `entry_lse`, if and only if the spec has states: [pages, kv_heads,
-// page_size] float32, the natural logarithm of the LSE of each entry of a memory.
+// natural logarithm. The pool has a bias of keys if and only if the spec has one, and the LSEs of
+// entries if and only if the spec has states. `sinks`, if and only if the spec has them:
+// [num_q_heads] float32. Rows of q beyond the step's tokens are left alone. `page_mass`, which only
+// specs with page_mass give: [runs] float32, the attention weights of each run of 16 slots, summed
+// over the query tokens and the heads of its request. Batch::run_indptr() numbers the runs. The
+// step needs capacity.mass_pages.
 void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool,
             const Step& step, const TensorView& out, const std::optional<TensorView>& lse = {},
             Stream stream = nullptr, const std::optional<TensorView>& sinks = {},
-            const std::optional<TensorView>& page_mass = {},
-            const std::optional<TensorView>& entry_lse = {});
+            const std::optional<TensorView>& page_mass = {});
 
 // An append step of a fixed capacity that holds `tensors`, on their device.
 std::shared_ptr<AppendStep> plan_append(const Attention& attention, const AppendTensors& tensors,

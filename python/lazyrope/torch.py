@@ -43,6 +43,7 @@ def attend(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     key_bias: Tensor | None = None,
+    entry_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def attend(
@@ -58,6 +59,7 @@ def attend(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     key_bias: Tensor | None = None,
+    entry_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]: ...
 def attend(
     kernel: Attention,
@@ -72,6 +74,7 @@ def attend(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     key_bias: Tensor | None = None,
+    entry_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Computes the attention of q over the step's segments, as ``kernel(q, k_pool, v_pool, step)`` does.
 
@@ -91,6 +94,8 @@ def attend(
         v_scale: The same for values.
         key_bias: The bias of each key, [pages, kv_heads, page_size], float32. It must be given if and only if the spec
             has key_bias.
+        entry_lse: The log-sum-exp of each slot that has an entry of a memory, [pages, kv_heads, page_size], float32,
+            contiguous. It must be given if and only if the spec has states.
 
     Returns:
         New tensors out and lse, or the given ones if out is given.
@@ -102,13 +107,13 @@ def attend(
     _check(kernel, step, Step, q=q, k_pool=k_pool, v_pool=v_pool)
     if out is not None:
         torch.ops.lazyrope.attend_out(
-            q, k_pool, v_pool, _handle(kernel), _handle(step), out, lse, sinks, k_scale, v_scale, key_bias
+            q, k_pool, v_pool, _handle(kernel), _handle(step), out, lse, sinks, k_scale, v_scale, key_bias, entry_lse
         )
         return out, lse
     if lse is not None:
         raise SpecError("lse is given and out is not; give both, or neither to get new tensors")
     result: tuple[Tensor, Tensor] = torch.ops.lazyrope.attend(
-        q, k_pool, v_pool, _handle(kernel), _handle(step), sinks, k_scale, v_scale, key_bias
+        q, k_pool, v_pool, _handle(kernel), _handle(step), sinks, k_scale, v_scale, key_bias, entry_lse
     )
     return result
 
@@ -171,10 +176,19 @@ def _attend(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     key_bias: Tensor | None = None,
+    entry_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     attention = find(kernel, Attention)
     return attention(
-        q, k_pool, v_pool, find(step, Step), sinks=sinks, k_scale=k_scale, v_scale=v_scale, key_bias=key_bias
+        q,
+        k_pool,
+        v_pool,
+        find(step, Step),
+        sinks=sinks,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        key_bias=key_bias,
+        entry_lse=entry_lse,
     )
 
 
@@ -188,6 +202,7 @@ def _attend_fake(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     key_bias: Tensor | None = None,
+    entry_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
 
@@ -204,6 +219,7 @@ def _attend_out(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     key_bias: Tensor | None = None,
+    entry_lse: Tensor | None = None,
 ) -> None:
     find(kernel, Attention)(
         q,
@@ -217,6 +233,7 @@ def _attend_out(
         k_scale=k_scale,
         v_scale=v_scale,
         key_bias=key_bias,
+        entry_lse=entry_lse,
     )
 
 

@@ -61,11 +61,6 @@ PrefillKernels prefill_kernels(const KernelSetRequest& request, const KernelConf
   return kernels;
 }
 
-EntryLse entry_lse_of(const TensorView& t) {
-  return {static_cast<const float*>(t.data), static_cast<int32>(t.shape[1]),
-          static_cast<int32>(t.shape[2])};
-}
-
 // Returns why the kernels of a spec take no mask_base, or "".
 std::string_view mask_base_refusal(const AttentionSpec& spec) {
   if (spec.query_form == RopeForm::kRaw && spec.rope.rotary_dim > 0)
@@ -88,7 +83,6 @@ struct Attention::AttendTensors {
   const std::optional<TensorView>& lse;
   const std::optional<TensorView>& sinks;
   const std::optional<TensorView>& page_mass;
-  const std::optional<TensorView>& entry_lse;
 };
 
 std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
@@ -299,35 +293,6 @@ void Attention::check_page_mass(const AttendTensors& t, const Step& step) const 
   if (t.lse) check_no_overlap("page_mass", *t.page_mass, "lse", *t.lse);
 }
 
-void Attention::check_entry_lse(const AttendTensors& t, const Step& step) const {
-  if (spec_.states && !t.entry_lse)
-    throw SpecError(
-        "the spec has states; give entry_lse=, the LSE of each slot of the pool that has an entry");
-  if (!spec_.states && t.entry_lse)
-    throw SpecError("entry_lse is given; the spec has none (states=True makes it take them)");
-  if (!t.entry_lse) return;
-  const TensorView& lse = *t.entry_lse;
-  const std::int64_t page_size = step.format().page_size;
-  check_type("entry_lse", lse, ElementType::kFp32);
-  check_rank("entry_lse", lse, 3, "[pages, kv_heads, page_size]");
-  check_on_device("entry_lse", lse, *step.device());
-  check_extent("entry_lse", lse, 0, t.pool.keys.shape[0], "pages, as the pool");
-  check_extent("entry_lse", lse, 1, spec_.num_kv_heads, "kv_heads");
-  check_extent("entry_lse", lse, 2, page_size, "page_size");
-  check_alignment("entry_lse", lse, kFloatBytes);
-  if (lse.strides[2] != 1 || lse.strides[1] != page_size ||
-      lse.strides[0] != page_size * spec_.num_kv_heads)
-    throw SpecError(fmt::format(
-        "entry_lse has the strides {}, {} and {}; it must be contiguous: {}, {} and 1",
-        lse.strides[0], lse.strides[1], lse.strides[2], page_size * spec_.num_kv_heads, page_size));
-  if (lse.shape[0] * spec_.num_kv_heads * page_size >= kNoEntry)
-    throw SpecError(
-        fmt::format("a pool of {} pages with states; with {} KV heads and pages of {} slots it can "
-                    "have at most {} pages",
-                    lse.shape[0], spec_.num_kv_heads, page_size,
-                    (kNoEntry - 1) / (page_size * spec_.num_kv_heads)));
-}
-
 void Attention::check_own_memory(const char* name, const TensorView& output, const AttendTensors& t,
                                  const Step& step) {
   check_no_internal_overlap(name, output);
@@ -337,8 +302,8 @@ void Attention::check_own_memory(const char* name, const TensorView& output, con
   check_no_overlap(name, output, "k_scale", t.pool.key_scale);
   check_no_overlap(name, output, "v_scale", t.pool.value_scale);
   check_no_overlap(name, output, "key_bias", t.pool.key_bias);
+  check_no_overlap(name, output, "entry_lse", t.pool.entry_lse);
   check_no_overlap(name, output, "sinks", t.sinks);
-  check_no_overlap(name, output, "entry_lse", t.entry_lse);
   if (step.pages() != nullptr) check_no_overlap(name, output, "the step's pages", *step.pages());
 }
 
@@ -366,9 +331,9 @@ void Attention::check_attend(const AttendTensors& t, const Step& step) const {
         fmt::format("q has {} tokens; the step has {}", t.q.shape[0], step.num_tokens()));
   check_pool(spec_, t.pool, step.format(), device);
   check_key_bias(spec_, t.pool, step.format(), device);
+  check_entry_lse(spec_, t.pool, step.format(), device);
   check_lse(t, device);
   check_sinks(t.sinks, device);
-  check_entry_lse(t, step);
   check_own_memory("out", t.out, t, step);
   check_page_mass(t, step);
   if (!t.lse) return;
@@ -392,7 +357,7 @@ Attention::LaunchParams Attention::attend_params(const AttendTensors& t, const S
       params.lse = {page_mass.lse, spec_.num_q_heads * std::int64_t{kFloatBytes}, kFloatBytes};
   }
   if (t.sinks) params.sinks = static_cast<const float*>(t.sinks->data);
-  if (t.entry_lse) params.entry_lse = entry_lse_of(*t.entry_lse);
+  if (spec_.states) params.entry_lse = entry_lse_params(t.pool);
   params.step = step.view();
   if (const CascadeParams* cascade = step.cascade()) {
     params.cascade = cascade->view;
@@ -466,7 +431,6 @@ void Attention::launch_attend(const LaunchParams& params, const AttendTensors& t
   const auto accessed_memory = [&] {
     AccessedMemory accessed;
     accessed.reads("q", t.q).reads_pool(t.pool).reads("sinks", t.sinks);
-    accessed.reads("entry_lse", t.entry_lse);
     accessed.writes("out", t.out).writes("lse", t.lse).writes("page_mass", t.page_mass);
     step.add_to(accessed);
     return accessed.ranges();
@@ -511,11 +475,10 @@ void Attention::launch_attend(const LaunchParams& params, const AttendTensors& t
 void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step& step,
                        const TensorView& out, const std::optional<TensorView>& lse, Stream stream,
                        const std::optional<TensorView>& sinks,
-                       const std::optional<TensorView>& page_mass,
-                       const std::optional<TensorView>& entry_lse) const {
+                       const std::optional<TensorView>& page_mass) const {
   TraceSpan span("attend");
   span.with("q", q).with("k_pool", pool.keys);
-  const AttendTensors tensors = {q, pool, out, lse, sinks, page_mass, entry_lse};
+  const AttendTensors tensors = {q, pool, out, lse, sinks, page_mass};
   check_attend(tensors, step);
   launch_attend(attend_params(tensors, step), tensors, step, stream);
 }

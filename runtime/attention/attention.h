@@ -83,19 +83,17 @@ class Attention {
 
   // Computes out = attention of q over the step's segments in the pool. q and out are [tokens,
   // num_q_heads, head_dim]. lse is [tokens, num_q_heads] float32, the natural logarithm of the sum
-  // of exponentials, and optional. The pool has a bias of keys if and only if the spec has one.
-  // `sinks` is [num_q_heads] float32, required if the spec has sinks
-  // and refused otherwise. Rows beyond the step's tokens are not written. page_mass is [runs]
-  // float32, with runs numbered as in Batch::run_indptr(), and optional. It gets the sum of the
-  // weights of each run of 16 slots over the request's query tokens and heads. Masses beyond its
-  // end are dropped. A request for which the step's capacity.mass_pages leaves no room gets NaN.
-  // entry_lse is [pages, num_kv_heads, page_size] float32, the natural logarithm of each entry of
-  // attention states, required if the spec has states and refused otherwise.
+  // of exponentials, and optional. The pool has a bias of keys if and only if the spec has one, and
+  // the LSEs of entries if and only if the spec has states. `sinks` is [num_q_heads] float32,
+  // required if the spec has sinks and refused otherwise. Rows beyond the step's tokens are not
+  // written. page_mass is [runs] float32, with runs numbered as in Batch::run_indptr(), and
+  // optional. It gets the sum of the weights of each run of 16 slots over the request's query
+  // tokens and heads. Masses beyond its end are dropped. A request for which the step's
+  // capacity.mass_pages leaves no room gets NaN.
   void attend(const TensorView& q, const PoolTensors& pool, const Step& step, const TensorView& out,
               const std::optional<TensorView>& lse, Stream stream,
               const std::optional<TensorView>& sinks = {},
-              const std::optional<TensorView>& page_mass = {},
-              const std::optional<TensorView>& entry_lse = {}) const;
+              const std::optional<TensorView>& page_mass = {}) const;
 
   // Stores k and v, both [tokens, num_kv_heads, head_dim], in the pool at the slots of `step`.
   void append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
@@ -122,7 +120,6 @@ class Attention {
                    const Device& device) const;
   void check_lse(const AttendTensors& tensors, const Device& device) const;
   void check_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
-  void check_entry_lse(const AttendTensors& tensors, const Step& step) const;
   void check_page_mass(const AttendTensors& tensors, const Step& step) const;
   // Checks that an output shares no memory with what the attend kernels read.
   static void check_own_memory(const char* name, const TensorView& output,

@@ -196,6 +196,42 @@ KeyBias key_bias_params(const PoolTensors& pool) {
   return {static_cast<const float*>(bias.data), chunks(0), chunks(1)};
 }
 
+void check_entry_lse(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
+                     const Device& device) {
+  if (spec.states && !pool.entry_lse)
+    throw SpecError(
+        "the spec has states; give entry_lse=, a float32 tensor [pages, kv_heads, page_size] with "
+        "the LSE of each slot that has an entry");
+  if (!spec.states && pool.entry_lse)
+    throw SpecError("entry_lse is given; the spec has no states (states=True makes calls take it)");
+  if (!pool.entry_lse) return;
+  const TensorView& lse = *pool.entry_lse;
+  check_type("entry_lse", lse, ElementType::kFp32);
+  check_rank("entry_lse", lse, 3, "[pages, kv_heads, page_size]");
+  check_on_device("entry_lse", lse, device);
+  check_extent("entry_lse", lse, 0, pool.keys.shape[0], "pages, as k_pool");
+  check_extent("entry_lse", lse, 1, spec.num_kv_heads, "kv_heads");
+  check_extent("entry_lse", lse, 2, format.page_size, "page_size");
+  check_alignment("entry_lse", lse, kFloatBytes);
+  const std::int64_t page = std::int64_t{spec.num_kv_heads} * format.page_size;
+  if (lse.strides[2] != 1 || lse.strides[1] != format.page_size || lse.strides[0] != page)
+    throw SpecError(
+        fmt::format("entry_lse has the strides {}, {} and {}; it must be contiguous: {}, {} and 1",
+                    lse.strides[0], lse.strides[1], lse.strides[2], page, format.page_size));
+  if (lse.shape[0] * page >= kNoEntry)
+    throw SpecError(
+        fmt::format("a pool of {} pages with states; with {} KV heads and pages of {} slots it can "
+                    "have at most {} pages",
+                    lse.shape[0], spec.num_kv_heads, format.page_size, (kNoEntry - 1) / page));
+}
+
+EntryLse entry_lse_params(const PoolTensors& pool) {
+  if (!pool.entry_lse) return {};
+  const TensorView& lse = *pool.entry_lse;
+  return {static_cast<const float*>(lse.data), static_cast<int32>(lse.shape[1]),
+          static_cast<int32>(lse.shape[2])};
+}
+
 KvPool pool_params(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format) {
   const PoolStrides strides = pool_strides(pool.keys, format.layout, bytes_of(spec.pool_dtype()));
   return {.keys = pool.keys.data,

@@ -8,6 +8,7 @@
 #include "runtime/step/step_types.h"
 #include "templates/abi/attend.h"
 #include "templates/abi/key_bias.h"
+#include "templates/abi/states.h"
 
 namespace lazyrope {
 
@@ -36,6 +37,14 @@ void check_key_bias(const AttentionSpec& spec, const PoolTensors& pool, const Po
 
 // Returns the kernels' parameter for a bias that check_key_bias() has passed.
 KeyBias key_bias_params(const PoolTensors& pool);
+
+// Throws SpecError if the pool has the log-sum-exps of entries and the spec has no states, or the
+// reverse, or if they do not fit the pool.
+void check_entry_lse(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
+                     const Device& device);
+
+// Returns the kernels' parameter for log-sum-exps that check_entry_lse() has passed.
+EntryLse entry_lse_params(const PoolTensors& pool);
 
 // Returns the kernels' parameter for a pool that check_pool() has passed.
 KvPool pool_params(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format);

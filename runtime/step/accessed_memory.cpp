@@ -31,7 +31,7 @@ AccessedMemory& AccessedMemory::add_pool(const PoolTensors& pool, bool is_writte
   add("k_pool", pool.keys, is_written);
   add("v_pool", pool.values, is_written);
   reads("k_scale", pool.key_scale).reads("v_scale", pool.value_scale);
-  return reads("key_bias", pool.key_bias);
+  return reads("key_bias", pool.key_bias).reads("entry_lse", pool.entry_lse);
 }
 
 }  // namespace lazyrope

@@ -19,7 +19,7 @@ namespace {
 
 // The random values repeat with an odd period, so that few pages begin with the same values.
 constexpr std::size_t kRandomValues = (std::size_t{1} << 21) + 4099;
-constexpr std::size_t kRandomBiases = (std::size_t{1} << 16) + 3;
+constexpr std::size_t kRandomNumbers = (std::size_t{1} << 16) + 3;
 constexpr unsigned kSeed = 2606;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -33,8 +33,8 @@ std::int64_t pages_of(const TuningWorkload& w) {
 
 std::int64_t tokens_of(const TuningWorkload& w) { return std::int64_t{w.batch} * w.query_tokens; }
 
-// Returns the bytes of a page's biases of keys.
-std::int64_t bias_bytes(const AttentionSpec& spec) {
+// Returns the bytes of a page's biases of keys, or of its LSEs.
+std::int64_t number_bytes(const AttentionSpec& spec) {
   return std::int64_t{kTuningPage} * spec.num_kv_heads * kFloatBytes;
 }
 
@@ -228,10 +228,10 @@ TuningPool::TuningPool(std::shared_ptr<const Device> device, const AttentionSpec
   const std::vector<std::byte> values = normal_values(spec.pool_dtype(), 2 * kRandomValues, kSeed);
   keys_ = filled(device_, std::span(values).first(values.size() / 2), bytes);
   values_ = filled(device_, std::span(values).last(values.size() / 2), bytes);
-  if (!spec.key_bias) return;
-  const std::vector<float> biases = normal_floats(kRandomBiases, kSeed + 2);
-  biases_ = filled(device_, std::as_bytes(std::span(biases)),
-                   static_cast<std::size_t>(pages_ * bias_bytes(spec)));
+  if (!spec.key_bias && !spec.states) return;
+  const std::vector<float> numbers = normal_floats(kRandomNumbers, kSeed + 2);
+  numbers_ = filled(device_, std::as_bytes(std::span(numbers)),
+                    static_cast<std::size_t>(pages_ * number_bytes(spec)));
 }
 
 PoolTensors TuningPool::next(std::int64_t pages) {
@@ -249,10 +249,10 @@ PoolTensors TuningPool::at(std::int64_t page, std::int64_t pages) const {
                        id.ordinal);
   };
   PoolTensors pool = {view(*keys_), view(*values_)};
-  if (biases_)
-    pool.key_bias = make_tensor(static_cast<std::byte*>(biases_->data()) + page * bias_bytes(spec_),
-                                ElementType::kFp32, {pages, spec_.num_kv_heads, kTuningPage},
-                                id.type, id.ordinal);
+  if (numbers_)
+    (spec_.states ? pool.entry_lse : pool.key_bias) = make_tensor(
+        static_cast<std::byte*>(numbers_->data()) + page * number_bytes(spec_), ElementType::kFp32,
+        {pages, spec_.num_kv_heads, kTuningPage}, id.type, id.ordinal);
   return pool;
 }
 

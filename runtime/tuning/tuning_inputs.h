@@ -71,7 +71,9 @@ class TuningPool {
   std::int64_t cursor_ = 0;
   std::unique_ptr<DeviceBuffer> keys_;
   std::unique_ptr<DeviceBuffer> values_;
-  std::unique_ptr<DeviceBuffer> biases_;  // if the spec has a bias of keys
+  // A number of each slot and KV head, if the spec needs one: the bias of a key, or the LSE of an
+  // entry. No segment of a workload is a memory, so no LSE is read.
+  std::unique_ptr<DeviceBuffer> numbers_;
 };
 
 // The results of one call of attend().

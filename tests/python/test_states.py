@@ -178,7 +178,7 @@ def test_mistakes_are_refused(build, device):
     for given, why in (
         (lse.double(), "entry_lse .*float64"),
         (lse[0], r"\[pages, kv_heads, page_size\]"),
-        (lse[1:], "pages, as the pool"),
+        (lse[1:], "pages, as k_pool"),
         (lse.transpose(1, 2).contiguous().transpose(1, 2), "it must be contiguous"),
     ):
         with pytest.raises(lazyrope.SpecError, match=why):
@@ -187,7 +187,7 @@ def test_mistakes_are_refused(build, device):
     with pytest.raises(lazyrope.SpecError, match=r"segments.memory is given; the spec has no attention states"):
         case.plan(other)
     plain = replace(case, metadata={k: v for k, v in case.metadata.items() if k != "memory"})
-    with pytest.raises(lazyrope.SpecError, match="entry_lse is given; the spec has none"):
+    with pytest.raises(lazyrope.SpecError, match="entry_lse is given; the spec has no states"):
         other(*arguments[:3], plain.plan(other), entry_lse=lse)
     for memory in (5, -1, KEY_PER_HEAD, 16):
         wrong = case.metadata["memory"].clone()

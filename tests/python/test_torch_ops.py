@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.support.cases import Case, Setting, random_case
 from tests.support.metadata import one_span, step_arguments
+from tests.support.states import with_memories
 
 OPS = torch.ops.lazyrope
 
@@ -50,6 +51,7 @@ class Pass:
 def make_pass(build, device: str, seed: int = 3, **setting: object) -> Pass:
     """Returns a pass whose new tokens fill every slot of the pool."""
     case = random_case(Setting(phase="decode", **setting), seed, device)
+    case = with_memories(case, seed) if case.spec.states else case
     kernel = build(case.spec)
     pages, size, heads, dim = case.k_pool.shape
     tokens = pages * size
@@ -86,14 +88,14 @@ def assert_same(given: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, .
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("setting", [{}, {"scores": "sinks", "key_bias": True}], ids=str)
+@pytest.mark.parametrize("setting", [{}, {"scores": "sinks", "key_bias": True}, {"states": True}], ids=str)
 def test_operators_pass_opcheck(build, device, setting):
     """Schemas name the written tensors, fake kernels give the shapes, and functionalisation changes no result."""
     p = make_pass(build, device, **setting)
     q, (k_pool, v_pool) = p.case.q, (pool.nan_to_num() for pool in p.pools())
     handles = p.kernel.handle, p.step.handle
     out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device=device)
-    named = {name: p.case.call_arguments.get(name) for name in ("sinks", "key_bias")}
+    named = {name: p.case.call_arguments.get(name) for name in ("sinks", "key_bias", "entry_lse")}
     torch.library.opcheck(OPS.attend.default, (q, k_pool, v_pool, *handles), named)
     torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, lse), named)
     torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, None), named)

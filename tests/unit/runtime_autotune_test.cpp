@@ -212,18 +212,27 @@ TEST_F(AutotuneTest, ListenerReceivesTheKernelsOfEachConfig) {
     })) << describe(config.decode);
 }
 
-class AutotuneInTheEmulator : public testing::TestWithParam<std::optional<Dtype>> {};
+struct TunedPool {
+  std::optional<Dtype> kv_dtype = {};
+  bool states = false;
+};
+
+class AutotuneInTheEmulator : public testing::TestWithParam<TunedPool> {};
 
 INSTANTIATE_TEST_SUITE_P(Pools, AutotuneInTheEmulator,
-                         testing::Values(std::nullopt, Dtype::kFp8E4m3, Dtype::kFp8E5m2));
+                         testing::Values(TunedPool{}, TunedPool{.kv_dtype = Dtype::kFp8E4m3},
+                                         TunedPool{.kv_dtype = Dtype::kFp8E5m2},
+                                         TunedPool{.states = true}));
 
 // These kernels are compiled: variants of every shape compute the same results. `make soak` also
-// runs pools of 8 bits.
+// runs pools of 8 bits and of attention states.
 TEST_P(AutotuneInTheEmulator, NoConfigIsRejected) {
-  if (GetParam() && !process_environment("LAZYROPE_SOAK"))
+  const TunedPool& pool = GetParam();
+  if ((pool.kv_dtype || pool.states) && !process_environment("LAZYROPE_SOAK"))
     GTEST_SKIP() << "LAZYROPE_SOAK=1 runs this test";
   AttentionSpec spec = tuned_spec();
-  spec.kv_dtype = GetParam();
+  spec.kv_dtype = pool.kv_dtype;
+  spec.states = pool.states;
   const LogCapture log;
   const AutotuneOptions options = {
       .engine = {},

@@ -163,6 +163,19 @@ TEST(TuningPool, HasABiasOfKeysIfTheSpecSaysSo) {
   EXPECT_NE(*static_cast<const float*>(first.data), 0.0f);
 }
 
+TEST(TuningPool, HasLsesOfEntriesIfTheSpecHasStates) {
+  const auto device = std::make_shared<FakeDevice>();
+  AttentionSpec spec = small_spec();
+  spec.states = true;
+  const PoolTensors pool =
+      TuningPool(device, spec, {{.batch = 1, .query_tokens = 1, .context = 48}}).next(4);
+  EXPECT_FALSE(pool.key_bias);
+  EXPECT_EQ(pool.entry_lse.value().type, ElementType::kFp32);
+  EXPECT_EQ(pool.entry_lse->shape[0], 4);
+  EXPECT_EQ(pool.entry_lse->shape[1], 2);
+  EXPECT_EQ(pool.entry_lse->shape[2], 16);
+}
+
 TuningResult result_of(std::vector<float> out, std::vector<float> lse) {
   return {std::move(out), std::move(lse)};
 }
