@@ -59,6 +59,11 @@ TileConfig with_fitting_keys(TileConfig config, const KernelSpec& spec, const Ar
   return config;
 }
 
+// Returns the keys of one product of prefill with 32 rows a warp, where rows look entries up. The
+// look-up takes registers that 64 scores do not leave, and nor do 32 scores from sm_100 on, whose
+// code takes more registers.
+int keys_of_look_up(const Arch& arch) { return arch.major >= 10 ? 16 : 32; }
+
 // Returns the decode tile for a pool of 8 bits. Keys take half the bytes, so a block has twice as
 // many, and the ring has as many stages as there is room for.
 TileConfig fp8_decode(TileConfig config, const KernelSpec& spec, const Arch& arch) {
@@ -113,8 +118,8 @@ KernelConfig config_of(const Sm80Row& row, const KernelSpec& spec, const Arch& a
   // Some rows leave no room for the biases of keys, or for the best entries of memories.
   if (spec.key_bias || spec.states) config.decode = with_fitting_stages(config.decode, spec, arch);
   if (spec.states) config.prefill = with_fitting_keys(config.prefill, spec, arch);
-  // The look-up of entries takes registers that 64 scores of 32 rows do not leave.
-  if (spec.states && config.prefill.warp_m == 32 && spec.head_dim >= 128) config.prefill.mma_n = 32;
+  if (spec.states && config.prefill.warp_m == 32 && spec.head_dim >= 96)
+    config.prefill.mma_n = std::min(config.prefill.mma_n, keys_of_look_up(arch));
   if (spec.group_size > config.decode.block_m())
     config.decode = wide_decode(config.prefill, spec, arch);
   return with_fixed_splits(config, spec);
