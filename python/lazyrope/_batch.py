@@ -69,6 +69,11 @@ class Segment:
     def __post_init__(self) -> None:
         if self.start or self.length is not None:
             _refuse_slice_of_memory(self.document)
+        if getattr(self.document, "has_entries", False):
+            raise SpecError(
+                "a segment is of a memory of attention states, which has tokens and entries; give the segments that "
+                "memory.segments(document, base, page_size) returns"
+            )
 
 
 def _refuse_slice_of_memory(document: HasPages) -> None:

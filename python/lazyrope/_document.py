@@ -43,6 +43,7 @@ class Document(Pages):
         page_ids: The page list: indices of pages of the pool.
         num_positions: The positions that it takes in a request: its tokens, or those of the document that a memory
             stands for. What follows it begins at its base + num_positions.
+        has_entries: True for a memory of attention states, which is read by :meth:`Precomputed.segments`.
     """
 
     key: str
@@ -56,6 +57,7 @@ class Document(Pages):
     _uses: set[Use] = field(default_factory=set, repr=False)
     _waiters: set[Use] = field(default_factory=set, repr=False)
     num_positions: int = 0
+    has_entries: bool = False
 
     def __post_init__(self) -> None:
         self.num_positions = self.num_positions or self.num_tokens
@@ -155,6 +157,36 @@ class Stats:
     def hit_rate(self) -> float:
         """The hits divided by the hits and misses, or 0 before the first."""
         return self.hits / max(1, self.hits + self.misses)
+
+
+@dataclass
+class Counts:
+    """The counts of a store since it was made, as :class:`Stats` has them."""
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    bytes_copied: int = 0
+
+    def stats(
+        self,
+        documents: Collection[Document],
+        abandoned: Collection[Document],
+        runs: Collection[PageRun],
+        num_free: int,
+        page_bytes: int,
+    ) -> Stats:
+        """Returns these counts with the present state of a store."""
+        owners = [*documents, *abandoned]
+        return Stats(
+            **vars(self),
+            documents=len(documents),
+            resident_bytes=count(owners) * page_bytes,
+            private_bytes=count(runs) * page_bytes,
+            free_bytes=num_free * page_bytes,
+            pinned=sum(document._is_pinned for document in documents),
+            referenced=sum(document._is_referenced for document in owners),
+        )
 
 
 def check_owners(

@@ -13,14 +13,16 @@ import torch
 
 from ._core import AttentionSpec, LayerGroup, Rope
 from ._layers import num_layers_of
-from ._precomputed import Precomputed
+from ._precomputed import Precomputed, argument_of
 from .errors import SpecError, StoreError
 
 
 class Keys:
     """Computes keys of one model's documents: the SHA-256 of everything that decides a document's KV."""
 
-    def __init__(self, groups: Sequence[LayerGroup], model: str, dtype: torch.dtype, *, memories: bool = False) -> None:
+    def __init__(
+        self, groups: Sequence[LayerGroup], model: str, dtype: torch.dtype, *, memories: str | None = None
+    ) -> None:
         self._memories = memories
         self._groups = groups
         self._model = hashlib.sha256()
@@ -51,8 +53,11 @@ class Keys:
         if not isinstance(document, Precomputed):
             values = int64_array(document)
             return self.key(values, salt, context), len(values)
-        if not self._memories:
-            raise SpecError("the store keeps no memories; make it with memories=True")
+        if self._memories != document.kind:
+            own = "no memories" if self._memories is None else f'memories of kind "{self._memories}"'
+            raise SpecError(
+                f'the store keeps {own}; make it with {argument_of(document.kind)} for one of kind "{document.kind}"'
+            )
         if context:
             raise SpecError("context is given; a memory has none, for its document saw nothing before it")
         self.check_memory("the memory", document.model, document.scores)

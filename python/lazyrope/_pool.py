@@ -8,7 +8,7 @@ import torch
 
 from ._core import AttentionSpec
 from ._paging import bytes_of
-from ._precomputed import KeyBiases
+from ._precomputed import SlotNumbers, argument_of
 from .errors import SpecError
 
 
@@ -19,15 +19,15 @@ def require(condition: bool, message: str) -> None:
 
 
 class Pool:
-    """Keys and values of all layers in pages, and the biases of keys if the store keeps memories.
+    """Keys and values of all layers in pages, and a number beside each slot if the store keeps memories.
 
     Attributes:
         budget: The given bytes.
-        page_bytes: The bytes of a page: all layers, keys, values and biases.
+        page_bytes: The bytes of a page: all layers, keys, values and numbers.
         num_pages: The pages that the budget has room for, at least one.
         device: The torch.device.
         layers: For each layer its keys and its values, each [num_pages, page_size, kv_heads, head_dim].
-        biases: The biases of keys, or None.
+        numbers: The numbers beside the slots, or None.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Pool:
         page_size: int,
         dtype: torch.dtype,
         device: str | torch.device,
-        memories: bool,
+        memories: str | None,
     ) -> None:
         """Allocates the pool for the arguments of :class:`lazyrope.documents.DocumentStore`.
 
@@ -47,12 +47,13 @@ class Pool:
         """
         require(page_size >= 16 and page_size % 16 == 0, f"page_size is {page_size}; it must be a multiple of 16")
         require(dtype.is_floating_point, f"dtype is {dtype}; a pool holds a floating-point type")
-        narrow = "memories=True with a pool of 8 bits; memories are of pools in the model's own dtype"
+        given = "" if memories is None else argument_of(memories)
+        narrow = f"{given} with a pool of 8 bits; memories are of pools in the model's own dtype"
         require(not (memories and dtype.itemsize == 1), narrow)
         page = (page_size, spec.num_kv_heads, spec.head_dim)
-        of_biases = num_layers * page_size * spec.num_kv_heads * 4 if memories else 0
+        of_numbers = num_layers * page_size * spec.num_kv_heads * 4 if memories else 0
         self.budget = bytes_of(budget)
-        self.page_bytes = num_layers * 2 * math.prod(page) * dtype.itemsize + of_biases
+        self.page_bytes = num_layers * 2 * math.prod(page) * dtype.itemsize + of_numbers
         self.num_pages = self.budget // self.page_bytes
         require(
             self.num_pages >= 1,
@@ -61,5 +62,6 @@ class Pool:
         )
         pool = torch.empty((num_layers, 2, self.num_pages, *page), dtype=dtype, device=device)
         self.layers, self.device = [layer.unbind() for layer in pool.unbind()], pool.device
-        shape = (num_layers, self.num_pages, spec.num_kv_heads, page_size)
-        self.biases = KeyBiases(*shape, self.device) if memories else None
+        self.numbers: SlotNumbers | None = None
+        if memories:
+            self.numbers = SlotNumbers(memories, num_layers, self.num_pages, page_size, spec, dtype, self.device)

@@ -1,40 +1,113 @@
-"""Keys and values that a document store copies instead of its caller computing them, and the biases of its keys."""
+"""Keys and values that a document store copies instead of its caller computing them, and numbers beside its slots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
-from .errors import StoreError
+from ._batch import Document, HasPages, Segment
+from ._core import AttentionSpec
+from .errors import SpecError, StoreError
+
+COMPACT, STATES = "compact", "states"
+KEY_PER_HEAD = 8  # is added to the number of a memory in which each entry serves one query head
+
+
+@dataclass(frozen=True)
+class PoolShape:
+    """The layers, heads and dtype of a pool."""
+
+    layers: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    def check(self, name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        """Raises StoreError unless a tensor of a memory has a dtype, and a shape after the layers."""
+        wanted = (self.layers, *shape)
+        if tuple(tensor.shape) != wanted or tensor.dtype != dtype:
+            raise StoreError(
+                f"the memory has {name} of {tensor.dtype} {list(tensor.shape)}; this pool needs {dtype} "
+                f"{list(wanted)}: layers, heads, slots or entries, and for keys and values head_dim"
+            )
+
+
+@dataclass(frozen=True)
+class Slots:
+    """What a memory stores in one layer.
+
+    Attributes:
+        keys: The keys, [kv_heads, slots, head_dim].
+        values: The values, of the same shape.
+        numbers: The bias of each key, or the log-sum-exp of each entry: float32 [kv_heads, slots].
+    """
+
+    keys: Any
+    values: Any
+    numbers: Any
 
 
 class Precomputed:
-    """The base class of what a store keeps like a document although it has no token ids: a compact memory.
+    """The base class of what a store keeps like a document although it has no token ids: a memory.
 
     Its length is the number of slots that it takes for each layer and KV head.
 
     Attributes:
+        kind: "compact" or "states".
         key: The hexadecimal content hash.
         model: The hexadecimal hash of its model, as :attr:`lazyrope.documents.DocumentStore.model_key` has it.
         num_positions: The number of positions that it stands for.
         scores: For each layer an object with the scale and the softcap of the scores that it was fitted to.
-        keys: The keys, rotated by their index in the document, [layers, kv_heads, slots, head_dim].
-        values: The values, of the same shape.
-        bias: The numbers that are added to the scores of the keys, float32 [layers, kv_heads, slots].
     """
 
+    kind: ClassVar[str]
     key: str
     model: str
     num_positions: int
     scores: Sequence[Any]
-    keys: Any
-    values: Any
-    bias: Any
 
     def __len__(self) -> int:
-        return int(self.keys.shape[2])
+        raise NotImplementedError
+
+    def check(self, pool: PoolShape) -> None:
+        """Raises StoreError if a tensor does not have the pool's layers, heads or dtype."""
+        raise NotImplementedError
+
+    def slots(self, layer: int) -> Slots:
+        """Returns what a layer stores in its slots."""
+        raise NotImplementedError
+
+    def segments(self, document: HasPages, base: int, page_size: int, number: int = 1) -> list[Segment]:
+        """Returns the segments by which a request reads the memory.
+
+        Args:
+            document: The document of a store that was filled with the memory.
+            base: The logical position of the first token of the document that it stands for.
+            page_size: The tokens of a page.
+            number: The number of the memory in the request, 1 to 4. Only memories of kind "states" have one.
+        """
+        return [Segment(Document(document.first_page, len(self), document.lead), base)]
+
+
+def memory_kind(memories: bool | str) -> str | None:
+    """Returns the kind of memories that an argument asks for, or None.
+
+    Raises:
+        SpecError: The value is not allowed.
+    """
+    kinds = {False: None, True: COMPACT, COMPACT: COMPACT, STATES: STATES}
+    if not isinstance(memories, bool | str) or memories not in kinds:
+        raise SpecError(f'memories = {memories!r:.80}; it must be False, True or "{COMPACT}", or "{STATES}"')
+    return kinds[memories]
+
+
+def argument_of(kind: str) -> str:
+    """Returns the argument by which a store or an engine keeps memories of a kind."""
+    return "memories=True" if kind == COMPACT else f'memories="{kind}"'
 
 
 def positions_of(document: Any) -> int:
@@ -42,25 +115,40 @@ def positions_of(document: Any) -> int:
     return document.num_positions if isinstance(document, Precomputed) else len(document)
 
 
-class KeyBiases:
-    """The biases of all slots of a pool. They are 0 but for the slots of memories.
+class SlotNumbers:
+    """The numbers of all slots of a pool, which are 0 but for the slots of memories.
+
+    They are the biases of keys in a store of compact memories, and the log-sum-exps of entries in one of states.
 
     Args:
+        kind: The kind of the store's memories.
         num_layers: The layers of the pool.
         num_pages: The pages of the pool.
-        kv_heads: The KV heads.
         page_size: The tokens of a page.
+        spec: The attention of the layers.
+        dtype: The dtype of the pool.
         device: The device of the pool.
     """
 
-    def __init__(self, num_layers: int, num_pages: int, kv_heads: int, page_size: int, device: torch.device) -> None:
-        shape = (num_layers, num_pages, kv_heads, page_size)
+    def __init__(
+        self,
+        kind: str,
+        num_layers: int,
+        num_pages: int,
+        page_size: int,
+        spec: AttentionSpec,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.kind = kind
+        self._pool = PoolShape(num_layers, spec.num_q_heads, spec.num_kv_heads, spec.head_dim, dtype)
+        shape = (num_layers, num_pages, spec.num_kv_heads, page_size)
         self._array = torch.zeros(shape, dtype=torch.float32, device=device)
         self.layers = self._array.unbind()
-        self._written: set[int] = set()  # the pages that may have biases other than 0
+        self._written: set[int] = set()  # the pages that may have numbers other than 0
 
     def clear(self, page_ids: Iterable[int]) -> None:
-        """Sets the biases of pages to 0 that a memory had before. It runs when a document takes the pages."""
+        """Sets the numbers of pages to 0 that a memory had before. It runs when a document takes the pages."""
         if stale := self._written.intersection(page_ids):
             self._array.index_fill_(1, torch.tensor(sorted(stale), device=self._array.device), 0)
             self._written -= stale
@@ -76,26 +164,15 @@ class KeyBiases:
         Raises:
             StoreError: A tensor of the memory does not have the pool's layers, heads or dtype.
         """
+        memory.check(self._pool)
         pages = torch.tensor(page_ids, device=self._array.device)
         page_size = self._array.shape[3]
         pad = len(page_ids) * page_size - len(memory)
-        k_pool = pools[0][0]
-        shape = (len(self.layers), k_pool.shape[2], len(memory))
-        for name, tensor in (("keys", memory.keys), ("values", memory.values)):
-            _check(name, tensor, k_pool.dtype, (*shape, k_pool.shape[3]))
-        _check("biases", memory.bias, self._array.dtype, shape)
-        self._written.update(page_ids)  # before the copy, so that an exception in it leaves no bias behind
+        self._written.update(page_ids)  # before the copy, so that an exception in it leaves no number behind
         for layer, (keys, values) in enumerate(pools):
-            for pool, rows in ((keys, memory.keys[layer]), (values, memory.values[layer])):
+            stored = memory.slots(layer)
+            for pool, rows in ((keys, stored.keys), (values, stored.values)):
                 slots = torch.nn.functional.pad(rows.transpose(0, 1).to(pool.device), (0, 0, 0, 0, 0, pad))
                 pool[pages] = slots.unflatten(0, (-1, page_size))
-            bias = torch.nn.functional.pad(memory.bias[layer].to(pages.device), (0, pad))
-            self.layers[layer][pages] = bias.unflatten(1, (-1, page_size)).transpose(0, 1)
-
-
-def _check(name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-        raise StoreError(
-            f"the memory has {name} of {tensor.dtype} {list(tensor.shape)}; this pool needs {dtype} {list(shape)}: "
-            "layers, KV heads, slots, and for keys and values head_dim"
-        )
+            numbers = torch.nn.functional.pad(stored.numbers.to(pages.device), (0, pad))
+            self.layers[layer][pages] = numbers.unflatten(1, (-1, page_size)).transpose(0, 1)

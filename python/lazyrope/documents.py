@@ -22,13 +22,13 @@ import torch
 
 from ._checks import checked
 from ._core import AttentionSpec, LayerGroup
-from ._document import Document, PageRun, State, Stats, Use, check_owners, occupancy
+from ._document import Counts, Document, PageRun, State, Stats, Use, check_owners, occupancy
 from ._keys import Keys
 from ._layers import groups_of, num_layers_of
 from ._monitor import Monitor, exclusive
 from ._paging import Paging, count, pages_and_tokens
 from ._pool import Pool, require
-from ._precomputed import Precomputed, positions_of
+from ._precomputed import COMPACT, STATES, Precomputed, memory_kind, positions_of
 from .errors import DocumentTooLarge, InsertError, SpecError, StoreError, StoreFull
 
 __all__ = [
@@ -80,7 +80,7 @@ class DocumentStore:
         page_size: int = 16,
         dtype: torch.dtype | None = None,
         device: str | torch.device = "cuda",
-        memories: bool = False,
+        memories: bool | str = False,
     ) -> None:
         """
         Args:
@@ -92,8 +92,9 @@ class DocumentStore:
             page_size: The tokens of a page, a multiple of 16.
             dtype: The pool's type, a torch floating-point type. The default is the spec's kv_dtype.
             device: The pool's device.
-            memories: If True, the store also keeps memories of :mod:`lazyrope.memory`. Each slot then has a bias for
-                each KV head, of 4 bytes, under the same budget.
+            memories: True or "compact": the store also keeps compact memories of :mod:`lazyrope.memory`. Each slot then
+                has a bias for each KV head, of 4 bytes, under the same budget. "states": it keeps those of attention
+                states instead, and the numbers are their log-sum-exps.
 
         Raises:
             SpecError: A value is not allowed, the layers' pages differ, or the budget is less than one page.
@@ -101,18 +102,18 @@ class DocumentStore:
         groups = groups_of(spec, num_layers)
         spec, num_layers, page_size = groups[0].spec, num_layers_of(groups), operator.index(page_size)
         dtype = getattr(torch, spec.kv_dtype) if dtype is None else dtype
-        pool = Pool(spec, num_layers, budget, page_size, dtype, device, memories)
+        pool = Pool(spec, num_layers, budget, page_size, dtype, device, memory_kind(memories))
         self.budget, self.page_size, self.dtype, self.device = pool.budget, page_size, dtype, pool.device
         self.page_bytes, self.num_pages = pool.page_bytes, pool.num_pages
-        self._layers, self._biases = pool.layers, pool.biases
+        self._layers, self._numbers = pool.layers, pool.numbers
         self._paging = Paging(self.num_pages, self.device)
         self.pages = self._paging.lists.array
-        self._keys = Keys(groups, model, dtype, memories=memories)
+        self._keys = Keys(groups, model, dtype, memories=memory_kind(memories))
         self._monitor = Monitor()
         self._documents: OrderedDict[str, Document] = OrderedDict()  # the most recently released is last
         self._abandoned: set[Document] = set()  # abandoned documents that still have references
         self._runs: set[PageRun] = set()
-        self._hits = self._misses = self._evictions = self._bytes_copied = 0
+        self._counts = Counts()
 
     def __repr__(self) -> str:
         return (
@@ -133,7 +134,16 @@ class DocumentStore:
     @checked
     def key_bias(self, layer: int) -> torch.Tensor | None:
         """Returns a view of a layer's biases of keys, float32 [num_pages, kv_heads, page_size], or None."""
-        return None if self._biases is None else self._biases.layers[layer]
+        return self._numbers_of(COMPACT, layer)
+
+    @checked
+    def entry_lse(self, layer: int) -> torch.Tensor | None:
+        """Returns a view of a layer's log-sum-exps of entries, float32 [num_pages, kv_heads, page_size], or None."""
+        return self._numbers_of(STATES, layer)
+
+    def _numbers_of(self, kind: str, layer: int) -> torch.Tensor | None:
+        numbers = self._numbers
+        return numbers.layers[layer] if numbers is not None and numbers.kind == kind else None
 
     @property
     def model_key(self) -> str:
@@ -148,7 +158,7 @@ class DocumentStore:
         form.
 
         Args:
-            tokens: At least one integer: a sequence, or a one-dimensional tensor or array. Or a compact memory of
+            tokens: At least one integer: a sequence, or a one-dimensional tensor or array. Or a memory of
                 :mod:`lazyrope.memory`.
             salt: A text that separates documents with the same tokens, for example those of two tenants.
             context: A text that identifies what the tokens see before them when they are computed, and their position
@@ -243,9 +253,10 @@ class DocumentStore:
             StoreError: The document is not being filled, or it was acquired with another memory or another salt.
         """
         document._require_state(self._monitor, "fill", State.FILLING)
-        if not self._biases or self._keys.key_of(memory, salt, "") != (document.key, document.num_tokens):
+        if not self._numbers or self._keys.key_of(memory, salt, "") != (document.key, document.num_tokens):
             raise StoreError(f"cannot fill {document._name}: it was acquired with another memory or another salt")
-        self._biases.write(self._layers, document.page_ids, memory)
+        self._numbers.write(self._layers, document.page_ids, memory)
+        document.has_entries = memory.kind == STATES
 
     @checked
     @exclusive
@@ -412,25 +423,14 @@ class DocumentStore:
     def count_copied(self, num_bytes: int) -> None:
         """Adds to :attr:`Stats.bytes_copied` the bytes of KV that a caller copied instead of sharing them."""
         require(num_bytes >= 0, f"num_bytes is {num_bytes}; it must be at least 0")
-        self._bytes_copied += num_bytes
+        self._counts.bytes_copied += num_bytes
 
     @property
     @exclusive
     def stats(self) -> Stats:
         """The store's state and counts."""
-        documents = [*self._documents.values(), *self._abandoned]
-        return Stats(
-            hits=self._hits,
-            misses=self._misses,
-            evictions=self._evictions,
-            documents=len(self._documents),
-            resident_bytes=count(documents) * self.page_bytes,
-            private_bytes=count(self._runs) * self.page_bytes,
-            free_bytes=self._paging.num_free * self.page_bytes,
-            bytes_copied=self._bytes_copied,
-            pinned=sum(document._is_pinned for document in self._documents.values()),
-            referenced=sum(document._is_referenced for document in documents),
-        )
+        documents, free = self._documents.values(), self._paging.num_free
+        return self._counts.stats(documents, self._abandoned, self._runs, free, self.page_bytes)
 
     @exclusive
     def check(self) -> None:
@@ -448,10 +448,10 @@ class DocumentStore:
     @exclusive
     def _lookup(self, key: str) -> Document | None:
         if document := self._documents.get(key):
-            self._hits += 1
+            self._counts.hits += 1
             document._references += 1
         else:
-            self._misses += 1
+            self._counts.misses += 1
         return document
 
     @exclusive
@@ -503,11 +503,11 @@ class DocumentStore:
     def _find_or_make(self, key: str, num_tokens: int, num_positions: int) -> tuple[Document, bool]:
         """Returns the document, and True if it is new. The caller adds a reference."""
         if document := self._documents.get(key):
-            self._hits += 1
+            self._counts.hits += 1
             return document, False
         document = Document(*self._take(num_tokens), key, self._monitor, num_positions=num_positions)
         self._documents[key] = document
-        self._misses += 1
+        self._counts.misses += 1
         return document, True
 
     def _dereferenced(self, document: Document) -> None:
@@ -542,8 +542,8 @@ class DocumentStore:
         needed, _ = pages_and_tokens([num_tokens], self.page_size)
         self._make_room(needed, num_tokens)
         first_page, page_ids = self._paging.take(needed)
-        if self._biases is not None:
-            self._biases.clear(page_ids)
+        if self._numbers is not None:
+            self._numbers.clear(page_ids)
         return num_tokens, needed * self.page_bytes, first_page, page_ids
 
     def _evictable(self) -> Iterator[Document]:
@@ -560,7 +560,7 @@ class DocumentStore:
             document._state = State.EVICTED
             del self._documents[document.key]
             self._paging.free_pages(document)
-        self._evictions += len(documents)
+        self._counts.evictions += len(documents)
 
     def _require_fit(self, needed: int, num_tokens: int) -> None:
         if needed > self.num_pages:

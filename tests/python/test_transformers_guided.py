@@ -157,6 +157,7 @@ def test_layers_whose_attention_does_not_count_are_not_measured(monkeypatch):
 def test_without_memory_for_a_larger_step_the_present_one_stays():
     class Kernels:
         plans = 0
+        spec = SimpleNamespace(states=False)
 
         def plan(self, *_: Any, **__: Any) -> Any:
             self.plans += 1

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from .._precomputed import Precomputed
+from .._batch import Document, HasPages, Segment
+from .._precomputed import COMPACT, KEY_PER_HEAD, STATES, PoolShape, Precomputed, Slots
 from .compact import CompactHeads
 from .report import Report
 from .scores import Scores, States, biased_states
@@ -21,8 +22,8 @@ else:
 
 
 @dataclass(eq=False)
-class Memory:
-    """A memory of one document.
+class Memory(Precomputed):
+    """A memory of one document. A store and an engine of its kind read it like any document.
 
     Attributes:
         key: The content hash: hexadecimal SHA-256 of the model, RoPE, scores, tokens, traces, arguments and seed.
@@ -77,8 +78,8 @@ class Memory:
 
 
 @dataclass(eq=False)
-class CompactMemory(Memory, Precomputed):
-    """Some keys of a document with a bias each, and values. A store and an engine read it like any document.
+class CompactMemory(Memory):
+    """Some keys of a document with a bias each, and values.
 
     Attributes:
         index: The tokens whose keys are stored, ascending, int32 [layers, kv_heads, slots].
@@ -87,11 +88,23 @@ class CompactMemory(Memory, Precomputed):
         bias: The numbers that are added to their scores, float32 [layers, kv_heads, slots].
     """
 
-    kind: ClassVar[str] = "compact"
+    kind: ClassVar[str] = COMPACT
     index: Tensor = field(repr=False)
     keys: Tensor = field(repr=False)
     values: Tensor = field(repr=False)
     bias: Tensor = field(repr=False)
+
+    def __len__(self) -> int:
+        return int(self.keys.shape[2])
+
+    def check(self, pool: PoolShape) -> None:
+        slots = (pool.kv_heads, len(self))
+        for name, tensor in (("keys", self.keys), ("values", self.values)):
+            pool.check(name, tensor, pool.dtype, (*slots, pool.head_dim))
+        pool.check("biases", self.bias, torch.float32, slots)
+
+    def slots(self, layer: int) -> Slots:
+        return Slots(self.keys[layer], self.values[layer], self.bias[layer])
 
     def states(self, layer: int, queries: Tensor) -> States:
         kv_heads, group = self.keys.shape[1], queries.shape[1] // self.keys.shape[1]
@@ -107,9 +120,12 @@ class StatesMemory(Memory):
     """The attention of typical queries over a document, looked up by the query.
 
     The attributes are those of :class:`lazyrope.memory.states.StateHeads`, with the layers as a first dimension.
+
+    In a store, the exact tokens come first, and after them a slot for each entry of each query head. So a key that the
+    query heads of a KV head share is stored once for each of them, because their outputs differ.
     """
 
-    kind: ClassVar[str] = "states"
+    kind: ClassVar[str] = STATES
     keys: Tensor = field(repr=False)
     out: Tensor = field(repr=False)
     lse: Tensor = field(repr=False)
@@ -118,6 +134,51 @@ class StatesMemory(Memory):
     group_of: Tensor = field(repr=False)
     exact_keys: Tensor = field(repr=False)
     exact_values: Tensor = field(repr=False)
+
+    @property
+    def num_exact(self) -> int:
+        """The number of the document's first tokens that are kept as they are."""
+        return int(self.exact_keys.shape[2])
+
+    @property
+    def _group(self) -> int:
+        """The query heads of a KV head."""
+        return int(self.out.shape[1] // self.exact_keys.shape[1])
+
+    def __len__(self) -> int:
+        return self.num_exact + int(self.out.shape[2]) * self._group
+
+    def check(self, pool: PoolShape) -> None:
+        entries, of_lookup = int(self.out.shape[2]), int(self.keys.shape[1])
+        is_shared = of_lookup == pool.kv_heads
+        for name, tensor, shape in (
+            ("keys of entries", self.keys, (pool.kv_heads if is_shared else pool.q_heads, entries, pool.head_dim)),
+            ("outputs", self.out, (pool.q_heads, entries, pool.head_dim)),
+            ("exact keys", self.exact_keys, (pool.kv_heads, self.num_exact, pool.head_dim)),
+            ("exact values", self.exact_values, (pool.kv_heads, self.num_exact, pool.head_dim)),
+        ):
+            pool.check(name, tensor, pool.dtype, shape)
+        pool.check("log-sum-exps", self.lse, torch.float32, (pool.q_heads, entries))
+
+    def slots(self, layer: int) -> Slots:
+        kv_heads, group = self.exact_keys.shape[1], self._group
+        keys_each = self.keys.shape[1] // kv_heads  # 1, or one for each query head
+        keys, values, lse = (
+            tensor.unflatten(0, (kv_heads, -1)).transpose(1, 2)
+            for tensor in (self.keys[layer], self.out[layer], self.lse[layer])
+        )
+        keys = keys.repeat_interleave(group // keys_each, dim=2)
+        return Slots(
+            torch.cat([self.exact_keys[layer], keys.flatten(1, 2)], dim=1),
+            torch.cat([self.exact_values[layer], values.flatten(1, 2)], dim=1),
+            torch.nn.functional.pad(lse.flatten(1), (self.num_exact, 0)),
+        )
+
+    def segments(self, document: HasPages, base: int, page_size: int, number: int = 1) -> list[Segment]:
+        exact, slot = self.num_exact, document.lead + self.num_exact
+        entries = Document(document.first_page + slot // page_size, len(self) - exact, slot % page_size)
+        tokens = [Segment(Document(document.first_page, exact, document.lead), base)] if exact else []
+        return [*tokens, Segment(entries, base, memory=number + KEY_PER_HEAD)]
 
     def heads(self, layer: int) -> StateHeads:
         """Returns the entries of a layer."""

@@ -19,6 +19,7 @@ from typing import Any
 from .. import compile as compile_kernels
 from .. import eager
 from .._core import AttentionSpec, LayerGroup, compile_reposition
+from .._precomputed import memory_kind
 from ..documents import DocumentStore
 from ..errors import SpecError
 from .arguments import check
@@ -58,7 +59,7 @@ def attach(
     kv_dtype: Any = None,
     kv_scales: Sequence[tuple[Any, Any]] | None = None,
     cascade: bool = False,
-    memories: bool = False,
+    memories: bool | str = False,
 ) -> Engine:
     """Makes an engine that serves a model from a store of documents.
 
@@ -131,9 +132,11 @@ def attach(
             of one element or [num_kv_heads]. Keys and values are stored divided by them. The default is 1.
         cascade: If True, a document that several requests read in one pass is read once for all of them, as
             :class:`lazyrope.AttentionSpec` has it. It saves time where many requests share documents.
-        memories: If True, requests may name compact memories of :mod:`lazyrope.memory` among their documents. The
-            kernels then add a bias to each key, which the budget has 4 bytes for in each layer, slot and KV head. A
-            model that is divided among processes has no memories.
+        memories: True or "compact": requests may name compact memories of :mod:`lazyrope.memory` among their documents.
+            The kernels then add a bias to each key, which the budget has 4 bytes for in each layer, slot and KV head.
+            "states": requests may name memories of attention states instead, up to four each, and the numbers are their
+            log-sum-exps. Such an engine has no cascade and no level "guided". A model that is divided among processes
+            has no memories.
 
     Raises:
         SpecError: The model's config needs a feature that does not exist (the message names it), or a value is not
@@ -145,8 +148,9 @@ def attach(
     model = getattr(model, "_orig_mod", model)  # compiled code would be compiled again for each size of a pass
     is_count = max_model_len is None or (isinstance(max_model_len, int) and max_model_len >= 1)
     check("max_model_len", max_model_len, is_count, "an integer, at least 1")
-    groups = layer_groups(model, kv_dtype, max_model_len, cascade=cascade, memories=memories)
-    backend = _backend(model, groups, budget, arch, page_size, kv_scales)
+    kind = memory_kind(memories)
+    groups = layer_groups(model, kv_dtype, max_model_len, cascade=cascade, memories=kind)
+    backend = _backend(model, groups, budget, arch, page_size, kv_scales, kind)
     return Engine(
         model,
         backend.store,
@@ -177,6 +181,7 @@ def _backend(
     arch: str | None,
     page_size: int,
     kv_scales: Sequence[tuple[Any, Any]] | None,
+    memories: str | None,
 ) -> Backend:
     """Returns the store and the attention of a model, as the arguments of :func:`attach` ask for them."""
     spec = groups[0].spec
@@ -196,7 +201,7 @@ def _backend(
         page_size=page_size,
         dtype=model.dtype if spec.kv_dtype == spec.dtype else None,
         device=model.device,
-        memories=spec.key_bias,
+        memories=memories or False,
     )
     compiled = _plain_kernels if is_plain else functools.partial(_kernels, arch=arch)
     return Backend(groups, compiled, store, kv_scales, Ranks(model))

@@ -89,9 +89,12 @@ class Backend:
         return self._scales[layer]
 
     def reading_of(self, layer: int) -> dict[str, Tensor]:
-        """Returns the arguments of a layer's attention that describe its pool: the scales, and the biases of keys."""
-        bias = self.store.key_bias(layer)
-        return self._scales[layer] if bias is None else self._scales[layer] | {"key_bias": bias}
+        """Returns the arguments of a layer's attention that describe its pool.
+
+        They are the scales, and the biases of keys or the log-sum-exps of entries.
+        """
+        numbers = {"key_bias": self.store.key_bias(layer), "entry_lse": self.store.entry_lse(layer)}
+        return self._scales[layer] | {name: given for name, given in numbers.items() if given is not None}
 
     def check(self, layer: int, call: AttentionCall) -> None:
         """Checks, once for each layer, that the model asks for the attention that its spec describes.

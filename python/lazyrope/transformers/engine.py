@@ -28,7 +28,7 @@ from .filling import documents_of_others, sees
 from .generation import Generation, Scores
 from .layout import MODES, RequestParts, check_recovers, fill_of
 from .limits import check_positions
-from .memories import fill_memories, is_memory, readable
+from .memories import check_measures, check_number, fill_memories, is_memory, readable
 from .passes import Runner
 from .progress import Progress
 from .ranks import check_is_whole
@@ -346,6 +346,7 @@ class Engine:
         mode = self.mode if mode is None else mode
         check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
         check_recovers(mode, recovery)
+        check_measures(self.store, recovery)
         check("salt", fields["salt"], is_text(fields["salt"]), "text")
         own = self._encode("prompt", prompt)
         check("prompt", prompt, bool(own), "at least one token")
@@ -359,6 +360,7 @@ class Engine:
         question = range(max(0, end - recovery.question_tokens), end)
         check_documents(documents)
         texts = [tokens for text in documents if (tokens := self._document(text, mode, recovery))]
+        check_number(texts)
         if self.max_model_len is not None:
             sizes = (len(recovery.shown_prefix), sum(map(positions_of, texts)), len(own))
             check_positions(self.max_model_len, *sizes, fields["max_new_tokens"])
@@ -399,9 +401,7 @@ class Engine:
 
     def _document(self, text: Any, mode: str, recovery: Recovery) -> list[int] | Precomputed:
         """Returns the token ids of a document, or a memory that this request may name."""
-        if not is_memory(text):
-            return self._encode("documents", text)
-        return readable(text, self.store, mode, recovery)
+        return readable(text, self.store, mode, recovery) if is_memory(text) else self._encode("documents", text)
 
     def _encode(self, name: str, text: str | Sequence[int]) -> list[int]:
         return token_ids(name, text, self.tokenizer, self.model.config.vocab_size)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
+from .._batch import Segment as MemorySegment
+from .._precomputed import STATES, Precomputed
 from ..documents import Document, PageRun
 from ..errors import SpecError
 from ..recovery import PAGE, Composition, Part, PartSegment, PrivateSegment, Recovery, recompute
@@ -124,8 +126,27 @@ def _segments(segments: Sequence[PartSegment], stored: Sequence[Document], page_
     ]
 
 
+def _seen(parts: RequestParts) -> list[Segment]:
+    """Returns the segments of documents and of memories that the prompt sees, with their pages."""
+    found: list[Segment] = []
+    numbers = count(1)
+    for segment in parts.composition.rest:
+        tokens, document = parts.composition.parts[segment.part].tokens, parts.stored[segment.part]
+        if isinstance(tokens, Precomputed):
+            number = next(numbers) if tokens.kind == STATES else 0
+            found += map(_of_memory, tokens.segments(document, segment.base, parts.page_size, number))
+        else:
+            found += _segments([segment], parts.stored, parts.page_size)
+    return found
+
+
+def _of_memory(segment: MemorySegment) -> Segment:
+    document = segment.document
+    return Segment(segment.base, 0, document.num_tokens, document.first_page, document.lead, segment.memory)
+
+
 def _lazy(parts: RequestParts) -> Layout:
-    segments = _segments(parts.composition.rest, parts.stored, parts.page_size)
+    segments = _seen(parts)
     own = Job(list(parts.prompt), parts.position, parts.run.first_page, segments=segments, group=_group(parts))
     layout = _layout_of(parts, own)
     choice = parts.composition.choice

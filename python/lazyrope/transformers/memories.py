@@ -5,44 +5,72 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._precomputed import Precomputed
+from .._eager_states import MAX_MEMORIES
+from .._precomputed import STATES, Precomputed, argument_of
 from ..documents import Document, DocumentStore
 from ..errors import SpecError
 from ..recovery import Recovery
 
-STATES = "states"
-
 
 def is_memory(document: Any) -> bool:
     """Returns True for a memory of any kind, and False for token ids and text."""
-    return isinstance(document, Precomputed) or getattr(document, "kind", None) == STATES
+    return isinstance(document, Precomputed)
 
 
-def readable(memory: Any, store: DocumentStore, mode: str, recovery: Recovery) -> Precomputed:
+def readable(memory: Precomputed, store: DocumentStore, mode: str, recovery: Recovery) -> Precomputed:
     """Returns a memory that a request may name.
 
     Raises:
-        SpecError: The memory is of a kind that the engine cannot read, the store keeps none, the mode or the recovery
-            serves none, or the document's own keys and values would take no more pages.
+        SpecError: The store keeps none of its kind, the kernels have no such look-up, the mode or the recovery serves
+            none, or the document's own keys and values would take no more pages.
     """
-    if not isinstance(memory, Precomputed):
+    numbers = store.entry_lse(0) if memory.kind == STATES else store.key_bias(0)
+    if numbers is None:
         raise SpecError(
-            f'documents has a memory of kind "{STATES}", which has no keys that the engine could read; build one of '
-            'kind "compact", or give the document itself'
+            f'documents has a memory of kind "{memory.kind}"; make the engine with '
+            f"attach(..., {argument_of(memory.kind)})"
         )
-    if store.key_bias(0) is None:
-        raise SpecError("documents has a memory; make the engine with attach(..., memories=True)")
     if mode != "lazy" or recovery.level != "none":
         raise SpecError(
             f'documents has a memory with mode = "{mode}" and recovery = "{recovery.level}"; a memory cannot be copied '
             'or computed again: give mode="lazy" and recovery="none", or the document itself'
         )
+    if memory.kind == STATES:
+        _check_look_up(memory)
     if -(-len(memory) // store.page_size) >= -(-memory.num_positions // store.page_size):
         raise SpecError(
             f"documents has a memory of {len(memory)} slots for a document of {memory.num_positions} tokens, which "
             f"takes no fewer pages of {store.page_size}: give the document itself"
         )
     return memory
+
+
+def _check_look_up(memory: Any) -> None:
+    for name, is_given in (("tangent", memory.tangent.shape[2] > 0), ("two_level", memory.groups.shape[2] > 0)):
+        if is_given:
+            raise SpecError(
+                f"documents has a memory with {name}=True; the kernels compare a query with the key of every entry and "
+                f"take its state as it is: build the memory with {name}=False"
+            )
+
+
+def check_number(documents: Sequence[Any]) -> None:
+    """Raises SpecError if a request has more memories of attention states than its rows have look-ups."""
+    count = sum(is_memory(document) and document.kind == STATES for document in documents)
+    if count > MAX_MEMORIES:
+        raise SpecError(
+            f'documents has {count} memories of kind "{STATES}"; a request has at most {MAX_MEMORIES}: give fewer, or '
+            "build one of several documents together"
+        )
+
+
+def check_measures(store: DocumentStore, recovery: Recovery) -> None:
+    """Raises SpecError if the kernels cannot measure the attention that the recovery needs."""
+    if recovery.level == "guided" and store.entry_lse(0) is not None:
+        raise SpecError(
+            'recovery = "guided" in an engine with memories="states"; its kernels do not measure attention to pages: '
+            "give another level, or make another engine"
+        )
 
 
 def fill_memories(store: DocumentStore, memories: Sequence[tuple[Document, Precomputed]], salt: str) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from .._core import AttentionSpec, LayerGroup, model_types
 from .._layers import num_layers_of, require_equal
+from .._precomputed import COMPACT, STATES, argument_of
 from ..errors import SpecError
 from .limits import allowed_positions, depends_on_length
 from .ranks import check_heads, check_is_whole, num_ranks
@@ -34,7 +35,12 @@ SHARED = ("head_dim", "num_q_heads", "num_kv_heads", "dtype", "kv_dtype")
 
 
 def layer_groups(
-    model: Any, kv_dtype: Any = None, max_model_len: int | None = None, *, cascade: bool = False, memories: bool = False
+    model: Any,
+    kv_dtype: Any = None,
+    max_model_len: int | None = None,
+    *,
+    cascade: bool = False,
+    memories: str | None = None,
 ) -> list[LayerGroup]:
     """Returns the attention of all layers of a model, or of one rank of it, for queries that the model has rotated.
 
@@ -44,7 +50,7 @@ def layer_groups(
         max_model_len: The most positions of a request, which chooses the list of LongRoPE. None: the most that the
             model's config allows.
         cascade: If True, segments that several requests read are read once.
-        memories: If True, keys have biases.
+        memories: The kind of memories: keys have biases for "compact", and segments may be memories for "states".
 
     Raises:
         SpecError: The engine does not support the model. The message says why.
@@ -58,10 +64,11 @@ def layer_groups(
         "kv_dtype": kv_dtype,
         "max_model_len": allowed_positions(model.config, max_model_len),
         "cascade": cascade,
-        "key_bias": memories,
+        "key_bias": memories == COMPACT,
+        "states": memories == STATES,
     }
-    if memories:
-        check_is_whole(model, "memories=True")
+    if memories is not None:
+        check_is_whole(model, argument_of(memories))
     groups = AttentionSpec.groups_from_hf(model.config, **options)
     if num_ranks(model) > 1:
         check_heads(model, groups[0].spec)

@@ -47,7 +47,8 @@ class _GrowingStep:
     def update(self, packed: Packed, views: dict[str, Tensor], which: str = "segments") -> None:
         """Refills the step with the segments of the pass, or with those of its groups, which are "group"."""
         masses = packed.masses if which == "segments" else None
-        names = SEGMENTS if masses is None else (*SEGMENTS, "mass_tokens")
+        names = SEGMENTS if self._attention.spec.states else SEGMENTS[:-1]
+        names = names if masses is None else (*names, "mass_tokens")
         segments = Segments(**{name: views[f"{which}.{name}"] for name in names})
         tensors = (views["q_indptr"], views["q_position"], segments, self._store.pages)
         needed = StepCapacity(

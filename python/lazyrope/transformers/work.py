@@ -23,6 +23,7 @@ class Segment:
     length: int
     first_page: int
     lead: int = 0
+    memory: int = 0
 
 
 @dataclass
@@ -175,7 +176,7 @@ class Work:
 
 
 # The arrays of a pass, in the order in which they are packed.
-SEGMENTS = ("indptr", "base", "start", "length", "first_page", "lead")
+SEGMENTS = ("indptr", "base", "start", "length", "first_page", "lead", "memory")
 SPANS = ("indptr", "start", "first_page", "lead")
 
 
@@ -287,7 +288,7 @@ def _groups(rows: list[tuple[Job, int]]) -> dict[str, Sequence[int]]:
 
 
 def _columns(name: str, indptr: Sequence[int], segments: Sequence[Segment]) -> dict[str, Sequence[int]]:
-    columns = list(zip(*((s.base, s.start, s.length, s.first_page, s.lead) for s in segments), strict=True))
+    columns = list(zip(*((s.base, s.start, s.length, s.first_page, s.lead, s.memory) for s in segments), strict=True))
     return {
         f"{name}.{column}": values
         for column, values in zip(SEGMENTS, (indptr, *(columns or [()] * (len(SEGMENTS) - 1))), strict=True)
