@@ -376,7 +376,7 @@ def compose(documents: Sequence[Sequence[int] | Precomputed], recovery: Recovery
     "first_page" gain nothing. The module does not know the mask, so it does not refuse this.
 
     Args:
-        documents: The token ids of each document, each at least one. At level "none" also compact memories of
+        documents: The token ids of each document, each at least one. At level "none" also memories of
             :mod:`lazyrope.memory`, each in place of its document.
         recovery: The level and its parameters. None: level "none".
 

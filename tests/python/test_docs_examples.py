@@ -87,6 +87,9 @@ def check_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = names["memory"]
     assert memory.kind == "compact" and len(memory) == 192 and names["answer"].documents[0].key == memory.key
     assert len(names["answer"].tokens) == 8 and 0 <= names["share"] <= 1
+    states = names["states"]
+    assert states.kind == "states" and names["paper_answer"].documents[0].key == states.key
+    assert len(names["paper_answer"].tokens) == 8
 
 
 def check_torch_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,11 @@
     lazyrope.memory.save(memory, "manual.memory")
     engine.generate("What voids the warranty?", documents=[memory, licence])
 
-A compact memory (:class:`CompactMemory`) has some keys of the document, each with a bias, and fitted values. A store
-and an engine read it like any document, at any position. An attention-state memory (:class:`StatesMemory`) has the
-attention of typical queries, which are looked up. Both are approximations. They are good for requests like the traces
-that they were fitted to, and worse for others: the page "Memories of documents" says where to use which.
+A compact memory (:class:`CompactMemory`) has some keys of the document, each with a bias, and fitted values. An
+attention-state memory (:class:`StatesMemory`) has the attention of typical queries, which are looked up. A store and an
+engine of the memory's kind read it like any document, at any position. Both are approximations. They are good for
+requests like the traces that they were fitted to, and worse for others: the page "Memories of documents" says where to
+use which.
 
 The package needs PyTorch, and no other package.
 """

@@ -76,9 +76,8 @@ def build(
             its queries are what the memory is fitted to. "repeat": the document itself, read a second time. Without an
             engine: queries [traces, q_heads, head_dim], rotated by their positions where the document's token 0 is at
             position 0, or a list of one tensor a layer.
-        kind: "compact": keys of the document with biases and fitted values, which a store and an engine read like any
-            document (Attention Matching, arXiv 2602.16284). "states": outputs and log-sum-exps of typical queries,
-            looked up by the query (arXiv 2605.18226).
+        kind: "compact": keys of the document with biases and fitted values (Attention Matching, arXiv 2602.16284).
+            "states": outputs and log-sum-exps of typical queries, looked up by the query (arXiv 2605.18226).
         budget: The tokens that each KV head stores, with the exact ones ("compact"), or the entries of each query head
             ("states").
         exact: The first tokens of the document that are kept as they are. Most models attend strongly to them.

@@ -156,8 +156,8 @@ class Engine:
             prompt: The request's own text, at least one token: token ids, or text if the engine has a tokenizer. Text
                 is encoded without a chat template and without special tokens.
             documents: The documents that the prompt sees, in this order, each as token ids or text. Empty documents are
-                ignored. With ``memories=True`` of :func:`lazyrope.transformers.attach`, also compact memories of
-                :mod:`lazyrope.memory`, in mode "lazy" with recovery "none".
+                ignored. With ``memories`` of :func:`lazyrope.transformers.attach`, also memories of that kind
+                (:mod:`lazyrope.memory`), in mode "lazy" with recovery "none".
             max_new_tokens: The most tokens that are generated.
             mode: "lazy", "block", "recompute" or "full", as in :func:`lazyrope.transformers.attach`. The default is
                 the engine's mode.
