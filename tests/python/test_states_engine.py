@@ -227,6 +227,12 @@ def test_requests_that_cannot_read_a_memory_are_refused(engine, states, texts):
     assert_nothing_is_held(engine)
 
 
+def test_an_assessment_leaves_out_the_level_that_measures(engine, texts):
+    sample = {"prompt": texts["prompt"], "documents": [texts["document"], texts["other"]]}
+    found = engine.assess([sample], max_new_tokens=2)
+    assert [row.level for row in found.levels] == ["none", "ape", "first_page", "full"]
+
+
 def test_engines_that_cannot_have_states_are_refused(engine):
     for options, why in (
         ({"cascade": True}, "states with cascade; shared segments cannot be memories"),

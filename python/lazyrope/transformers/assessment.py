@@ -17,6 +17,7 @@ from ..errors import SpecError
 from ..recovery import Recovery
 from .arguments import as_int, check, check_documents, is_finite
 from .frontier import figure_of, format_of
+from .memories import can_measure
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -182,7 +183,7 @@ class Assessor:
         self._engine = engine
         self._max_new_tokens = max_new_tokens
         self._salt = ""
-        self._ways = _ways(engine.recovery)
+        self._ways = _ways(engine.recovery, can_measure(engine.store))
         self._tallies = {way.name: _Tally() for way in self._ways}
 
     def run(self, samples: Sequence[Sample], max_kl: float) -> Assessment:
@@ -266,9 +267,14 @@ def _first_token_time(generation: Generation) -> float:
     return generation.first_token - generation.arrival
 
 
-def _ways(recovery: Recovery) -> list[_Way]:
-    """Returns the levels in the order of their cost, and the ordinary prefill. All show the same text."""
-    levels = ["none", *(["prefix"] if recovery.prefix else []), "ape", "first_page", "guided"]
+def _ways(recovery: Recovery, measures: bool) -> list[_Way]:
+    """Returns the levels in the order of their cost, and the ordinary prefill. All show the same text.
+
+    Args:
+        recovery: The engine's level and parameters.
+        measures: True if the engine has level "guided".
+    """
+    levels = ["none", *(["prefix"] if recovery.prefix else []), "ape", "first_page", *(["guided"] if measures else [])]
     ways = [
         _Way(
             level,

@@ -64,9 +64,14 @@ def check_number(documents: Sequence[Any]) -> None:
         )
 
 
+def can_measure(store: DocumentStore) -> bool:
+    """Returns True if the kernels that read the store also measure attention to pages, as level "guided" needs it."""
+    return store.entry_lse(0) is None
+
+
 def check_measures(store: DocumentStore, recovery: Recovery) -> None:
     """Raises SpecError if the kernels cannot measure the attention that the recovery needs."""
-    if recovery.level == "guided" and store.entry_lse(0) is not None:
+    if recovery.level == "guided" and not can_measure(store):
         raise SpecError(
             'recovery = "guided" in an engine with memories="states"; its kernels do not measure attention to pages: '
             "give another level, or make another engine"
