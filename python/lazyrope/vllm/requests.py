@@ -60,17 +60,17 @@ def check_request(inputs: Mapping[str, Any], params: Any) -> None:
     if tokens is None:
         raise SpecError("a request with documents: prompt embeddings have no documents")
     check_arguments(given, len(tokens))
-    check_with_documents(given, params)
+    if given.get(DOCUMENTS) or given.get(PREFIX_TOKENS):
+        check_with_documents(params)
 
 
-def check_with_documents(given: Mapping[str, Any], params: Any) -> None:
+def check_with_documents(params: Any) -> None:
     """Refuses sampling parameters that do not go together with documents.
 
     Raises:
         SpecError: There is one.
     """
-    has_documents = given.get(DOCUMENTS) or given.get(PREFIX_TOKENS)
-    if has_documents and params.prompt_logprobs is not None:
+    if params.prompt_logprobs is not None:
         raise SpecError("a request with documents: prompt_logprobs would count the padding of documents")
 
 

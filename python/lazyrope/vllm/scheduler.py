@@ -323,7 +323,7 @@ def _check_request(request: Any) -> None:
     ):
         if is_refused:
             raise SpecError(f"a request with documents: {reason}")
-    check_with_documents(request.sampling_params.extra_args or {}, request.sampling_params)
+    check_with_documents(request.sampling_params)
 
 
 @dataclass(frozen=True, eq=False)
