@@ -136,6 +136,11 @@ void validate_packed_prefill(const KernelSpec& spec) {
   if (spec.key_form == KeyForm::kRaw)
     throw SpecError(
         R"(packed_prefill with key_form = "raw"; steps of raw keys have scratch anyway: leave packed_prefill out)");
+  // A rotated pair of such keys may have an element up to sqrt(2) x 57344.
+  if (spec.dtype == Dtype::kFp16 && spec.pool_dtype() == Dtype::kFp8E5m2)
+    throw SpecError(
+        R"(packed_prefill with dtype = "float16" and kv_dtype = "float8_e5m2"; rotated keys may exceed )"
+        R"(float16: give kv_dtype = "float8_e4m3fn" or dtype = "bfloat16", or leave packed_prefill out)");
   for (const auto& [is_given, name, why] :
        {std::tuple{spec.batch_invariant, "batch_invariant",
                    "the other requests of a step decide whether its keys are packed"},
