@@ -255,9 +255,14 @@ std::vector<std::string> take(std::vector<std::string>& arguments, std::string_v
 Selection take_selection(std::vector<std::string>& arguments) {
   Selection selection;
   for (const std::string& name : take(arguments, "--row")) selection.rows.insert(row_named(name));
-  for (const std::string& number : take(arguments, "--head-dim"))
-    selection.head_dims.insert(std::stoi(number));
   const std::vector<int> all = supported_head_dims();
+  for (const std::string& number : take(arguments, "--head-dim")) {
+    const auto found =
+        std::ranges::find(all, number, [](int head_dim) { return fmt::to_string(head_dim); });
+    if (found == all.end())
+      throw SpecError(fmt::format("--head-dim {}; allowed are {}", number, fmt::join(all, ", ")));
+    selection.head_dims.insert(*found);
+  }
   if (selection.rows.empty())
     for (std::size_t row = 0; row < table_rows().size(); ++row) selection.rows.insert(row);
   if (selection.head_dims.empty()) selection.head_dims.insert(all.begin(), all.end());
