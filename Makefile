@@ -80,7 +80,7 @@ compile-all: $(BUILD)/build.ninja  ## compile every registry row for every arch 
 	$(BUILD)/tests/compile_all
 
 # The sanitizers find errors in the host's code; compute-sanitizer checks the kernels (tests/gpu/run --sanitizer).
-# Alignment alone takes a quarter of the time to compile. `make soak` leaves out vptr alone, and so has the other checks.
+# Alignment alone takes a quarter of the time to compile. `make soak` runs all of these checks but vptr.
 NOT_SANITIZED ?= alignment,null,object-size,pointer-overflow,vptr
 sanitize: $(VENV)/.build  ## unit tests with AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(call sanitized,sanitize,address$(comma)undefined,-g1,-DLAZYROPE_NOT_SANITIZED=$(NOT_SANITIZED))
