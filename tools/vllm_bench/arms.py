@@ -200,13 +200,17 @@ class Arm:
         """Returns how many requests of the corpus fit into a budget if each has blocks of its own."""
         return int(self.setup.blocks(gib) * self.setup.block_size // _longest_prompt(self.setup))
 
-    def clear(self, open_requests: list[str], gib: float) -> None:
-        """Ends all requests, empties the cache, and holds back the blocks beyond a budget."""
+    def end(self, open_requests: list[str]) -> None:
+        """Ends all requests. Their documents stay in the cache."""
         self._engine.abort_request(open_requests)
         while self._scheduler.requests or self._engine.has_unfinished_requests():
             self._engine.step()
         for _ in range(3):  # passes that were queued with aborted requests
             self._engine.step()
+
+    def clear(self, open_requests: list[str], gib: float) -> None:
+        """Ends all requests, empties the cache, and holds back the blocks beyond a budget."""
+        self.end(open_requests)
         self._pool.free_blocks(self._held)
         self._held = []
         if not self._llm.reset_prefix_cache():

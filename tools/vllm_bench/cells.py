@@ -12,7 +12,7 @@ ARMS = {
     "before it.",
     "kernel": "stock vLLM with lazyrope's kernels. A document sees those before it.",
     "copies": "Block-Attention by lazyrope's scheduler: a request copies its documents and rotates the copies. A "
-    "document sees itself alone.",
+    "document sees itself alone. As many requests run at a time as serve fastest in trials.",
     "documents": "lazyrope: requests share the blocks of documents. A document sees itself alone.",
     "first_page": "lazyrope with the level first_page. A document sees itself alone, but its first 16 tokens, which "
     "each request computes again, see all before them.",

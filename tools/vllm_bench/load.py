@@ -13,6 +13,7 @@ import numpy as np
 
 QUESTION = 32
 PER_PROMPT = 5
+MOST_WARM = 4  # the longest warm-up of a closed loop, as a multiple of the shortest
 FIRST_TOKENS = 100  # tokens are drawn from the vocabulary after these, which may be special
 
 
@@ -98,6 +99,7 @@ class Window:
     """The counts and times of a measured load."""
 
     seconds: float = 0.0
+    warm_s: float = 0.0  # seconds of the load before these
     finished: int = 0
     tokens: int = 0
     waits: list[float] = field(default_factory=list)  # seconds from arrival to the first token
@@ -119,6 +121,7 @@ class Window:
             "step_ms": 1e3 * self.seconds / max(1, self.steps),
             "tokens_per_step": self.computed / max(1, self.steps),
             "seconds": self.seconds,
+            "warm_s": self.warm_s,
         }
         for percent in (50, 90, 99):
             wait = float(np.percentile(self.waits, percent)) if self.waits else None
@@ -178,16 +181,29 @@ class Client:
 def closed_loop(
     client: Client, clients: int, warm_s: float, measure_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> Window:
-    """Serves clients that each send the next request when the last one is answered. The warm-up is not measured."""
+    """Serves clients that each send the next request when the last one is answered.
+
+    The warm-up is not measured. It goes on until each client could have had an answer, for at most MOST_WARM times
+    `warm_s`.
+    """
+    window = Window()
+
+    def serve(target: Window | None) -> int:
+        finished = client.step(target)
+        for _ in range(finished):
+            client.send()
+        return finished
+
     for _ in range(clients):
         client.send()
-    window = Window()
-    for target, seconds in ((None, warm_s), (window, measure_s)):
-        begin = clock()
-        while (spent := clock() - begin) < seconds:
-            for _ in range(client.step(target)):
-                client.send()
-        window.seconds = spent
+    begin, answered = clock(), 0
+    while (spent := clock() - begin) < warm_s or (answered < clients and spent < MOST_WARM * warm_s):
+        answered += serve(None)
+    window.warm_s = spent
+    begin = clock()
+    while (spent := clock() - begin) < measure_s:
+        serve(window)
+    window.seconds = spent
     return window
 
 
@@ -213,5 +229,5 @@ def poisson(
             client.step(window if now >= measured_from else None)
         else:
             sleep(min(1e-3, max(0.0, arrival - now)))
-    window.seconds = clock() - measured_from
+    window.seconds, window.warm_s = clock() - measured_from, warm_s
     return window

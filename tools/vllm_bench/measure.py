@@ -15,7 +15,7 @@ from tools.vllm_bench.load import PER_PROMPT, Client, Prompt, Window, closed_loo
 
 Row = dict[str, Any]
 # The parts of the budget that the copies of live requests may take. The rest holds stored documents.
-PRIVATE_PARTS = (0.9, 0.6, 0.35)
+PRIVATE_PARTS = (0.1, 0.2, 0.35, 0.6, 0.9)
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Times:
     """How long a cell takes.
 
     Attributes:
-        warm_s: Seconds of load before those that are measured. They fill the cache.
+        warm_s: The least seconds of load before those that are measured. They fill the cache.
         measure_s: The measured seconds.
-        trial_s: The seconds of each trial of a number of requests for "copies".
+        trial_s: The seconds of each trial of a number of requests for "copies", after half as many that do not count.
         repeats: The repetitions of "first_token".
     """
 
     warm_s: float = 6.0
     measure_s: float = 9.0
-    trial_s: float = 2.0
+    trial_s: float = 3.0
     repeats: int = 9
 
 
@@ -64,10 +64,12 @@ def measure(arm: Arm, cell: Cell, times: Times, seed: int, closed: Row | None) -
         return poisson(client, rate, random.Random(seed + 1), times.warm_s, times.measure_s)
 
     figures = _serve(arm, cell, seed, limit, serve)
-    return figures | {"warm_s": times.warm_s} | ({"arrivals_per_s": rate} if cell.load == "poisson" else {})
+    arm.clear([], cell.budget_gib)
+    return figures | ({"arrivals_per_s": rate} if cell.load == "poisson" else {})
 
 
 def _serve(arm: Arm, cell: Cell, seed: int, limit: int, serve: Callable[[Client], Window]) -> Row:
+    """Serves a load. The documents that it stores stay in the cache."""
     arm.limit_requests(limit)
     client = Client(arm, arm.corpus.prompts(seed, cell.zipf), cell.answer, time.perf_counter)
     copied = arm.copied_blocks
@@ -77,26 +79,35 @@ def _serve(arm: Arm, cell: Cell, seed: int, limit: int, serve: Callable[[Client]
         "copied_blocks": arm.copied_blocks - copied,
         "host_ms": arm.host_ms,
     }
-    arm.clear(client.open, cell.budget_gib)
+    arm.end(client.open)
     return figures
 
 
 def _best_limit(arm: Arm, cell: Cell, times: Times, seed: int, most: int) -> int:
     """Returns the number of requests at a time with which copies are served fastest.
 
-    Copies of many requests would leave no room for stored documents, and each request would compute its documents.
+    Copies of many requests would leave no room for stored documents, and each request would compute its documents. The
+    trials begin with a cache that the first number has filled, and each goes on with the documents of the last one.
+    Greater numbers follow while they serve faster.
     """
     fitting = arm.most_private(cell.budget_gib)
     limits = sorted({max(1, min(most, int(part * fitting))) for part in PRIVATE_PARTS})
     if len(limits) == 1:
         return limits[0]
-    rates = {
-        limit: _serve(
-            arm, cell, seed, limit, lambda client: closed_loop(client, cell.clients, times.trial_s, times.trial_s)
-        )["requests_per_s"]
-        for limit in limits
-    }
-    return max(rates, key=rates.__getitem__)
+
+    def rate(limit: int, warm_s: float) -> float:
+        def load(client: Client) -> Window:
+            return closed_loop(client, cell.clients, warm_s, times.trial_s)
+
+        return float(_serve(arm, cell, seed, limit, load)["requests_per_s"])
+
+    best, found = limits[0], rate(limits[0], times.warm_s)
+    for limit in limits[1:]:
+        following = rate(limit, times.trial_s / 2)
+        if following < found:
+            break
+        best, found = limit, following
+    return best
 
 
 def warm_up(arm: Arm, times: Times) -> None:
