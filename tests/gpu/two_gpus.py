@@ -36,6 +36,7 @@ FIRST_TOKEN = 1.25
 # The most that log-probabilities may differ on one and on two GPUs. In bfloat16, weights and activations are rounded,
 # and sums over ranks have another order.
 LOGPROB = 0.2
+OF_ROW = ("gpu", "date", "commit")  # each row says these, because a file may be completed later
 ENGINES = (("documents", 1), ("documents", 2), ("stock", 2))
 
 
@@ -314,7 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             except subprocess.CalledProcessError as error:
                 found, failed = [{"part": name, "passed": False, "status": error.returncode}], True
         for row in found:
-            row["seconds"] = round(time.perf_counter() - begin, 1)
+            row |= {"seconds": round(time.perf_counter() - begin, 1), **{name: machine[name] for name in OF_ROW}}
             print(json.dumps(row), flush=True)
         rows += found
         write(options.json, machine, rows)

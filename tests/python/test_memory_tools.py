@@ -68,10 +68,14 @@ def test_tables_have_means_and_deviations_over_seeds():
 
 def test_a_run_completes_a_file_of_the_same_sizes(tmp_path):
     file = tmp_path / "memory.json"
-    options = argparse.Namespace(json=file, commit="abc")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    options = argparse.Namespace(json=file, commit="abc", device=device)
     data = program._begun(options, (2048, 2048, 256))
     data["cells"].append({"kind": "code", "seed": 0, "rows": [row("a", 0.1)]})
     program._write(file, data)
     assert json.loads(file.read_text()) == data == program._begun(options, (2048, 2048, 256))
     with pytest.raises(SystemExit, match="give the same, or another file"):
         program._begun(options, (2048, 1024, 256))
+    options.device = "cpu" if device == "cuda" else "cuda"
+    with pytest.raises(SystemExit, match="give --device of the same kind, or another file"):
+        program._begun(options, (2048, 2048, 256))

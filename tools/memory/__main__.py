@@ -62,6 +62,8 @@ def _begun(options: argparse.Namespace, sizes: tuple[int, ...]) -> dict[str, Any
         data: dict[str, Any] = json.loads(options.json.read_text())
         if data["tokens"] != dict(zip(names, sizes, strict=True)):
             sys.exit(f"{options.json} has tokens {data['tokens']}; give the same, or another file")
+        if data["is_gpu"] != options.device.startswith("cuda"):
+            sys.exit(f"{options.json} is of {data['device']}; give --device of the same kind, or another file")
         return data
     command = shlex.join(["python", "-m", "tools.memory", *(f"--{n}={s}" for n, s in zip(names, sizes, strict=True))])
     return environment(options.commit) | {
