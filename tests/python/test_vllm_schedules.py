@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,9 @@ from lazyrope.vllm.chains import HashChains
 from lazyrope.vllm.homes import BlockHomes
 from lazyrope.vllm.markers import DocumentToken
 from lazyrope.vllm.plan import Plan, plan
+from lazyrope.vllm.requests import RequestCheck
 from vllm import LLM, SamplingParams
+from vllm.exceptions import VLLMValidationError
 from vllm.lora.request import LoRARequest
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.engine import EngineCoreRequest
@@ -172,6 +175,23 @@ def test_sinks_that_are_loaded_again_replace_those_that_graphs_read():
     sinks.data.fill_(2)
     layer.process_weights_after_loading(torch.bfloat16)
     assert layer._kernel_sinks is read and read.dtype == torch.float32 and read.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"lazyrope_document": [5]}, "the keys of lazyrope are"),
+        ({"lazyrope_recovery": "bad"}, "which is unknown"),
+        ({"lazyrope_documents": [5]}, "5 tokens together, and the prompt has 3"),
+    ],
+)
+def test_errors_of_arriving_requests_are_those_of_vllm_and_can_be_sent(extra, message):
+    """Without documents in the arguments, the scheduler checks the rest."""
+    params = SamplingParams(extra_args=extra)
+    with pytest.raises(SpecError, match=message) as caught:
+        RequestCheck(lambda inputs, params: None)({"prompt_token_ids": [1, 2, 3]}, params)
+    sent = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(sent, VLLMValidationError) and str(sent) == str(caught.value)
 
 
 def test_remembered_chains_are_those_of_vllm(llm):

@@ -139,9 +139,7 @@ def check_arguments(extra_args: Mapping[str, Any] | None, num_tokens: int) -> No
             is not served, or that its level of recovery does not use.
     """
     given = extra_args or {}
-    unknown = [key for key in given if isinstance(key, str) and key.startswith("lazyrope_") and key not in KEYS]
-    if unknown:
-        raise SpecError(f"extra_args has {unknown[0]!r:.80}; the keys of lazyrope are: {', '.join(KEYS)}")
+    check_names(given)
     if given.get(PROMPT_TOKENS, num_tokens) != num_tokens:
         raise SpecError(
             f"{PROMPT_TOKENS} = {given[PROMPT_TOKENS]!r:.80}, and the prompt has {num_tokens} tokens; it must not be "
@@ -150,12 +148,23 @@ def check_arguments(extra_args: Mapping[str, Any] | None, num_tokens: int) -> No
     prefix = _checked_prefix(given)
     _check_lengths(given.get(DOCUMENTS, []), prefix, num_tokens)
     level = given.get(RECOVERY, "none")
-    _check_level(level)
     if level == "prefix" and not prefix:
         raise SpecError(
             f'{RECOVERY} = "prefix" needs {PREFIX_TOKENS}, the tokens of the prompt before its first document'
         )
     Recovery().changed(level, [0] if prefix else None, given.get(OVERLAY_TOKENS))
+
+
+def check_names(given: Mapping[str, Any]) -> None:
+    """Checks the keys of a request's ``extra_args`` that are lazyrope's, and the name of the level of recovery.
+
+    Raises:
+        SpecError: One of them is unknown.
+    """
+    unknown = [key for key in given if isinstance(key, str) and key.startswith("lazyrope_") and key not in KEYS]
+    if unknown:
+        raise SpecError(f"extra_args has {unknown[0]!r:.80}; the keys of lazyrope are: {', '.join(KEYS)}")
+    _check_level(given.get(RECOVERY, "none"))
 
 
 def _checked_prefix(given: Mapping[str, Any]) -> int:

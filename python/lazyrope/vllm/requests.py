@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import SpecError
-from .prompts import DOCUMENTS, PREFIX_TOKENS, check_arguments
+from .prompts import DOCUMENTS, PREFIX_TOKENS, check_arguments, check_names
 
 
 class RequestCheck:
@@ -41,10 +41,18 @@ def _mistake_class() -> type[SpecError]:
     return type("RequestMistake", (VLLMValidationError, SpecError), {"__module__": __name__})
 
 
-def check_request(inputs: Mapping[str, Any], params: Any) -> None:
-    """Checks a request, if its arguments count its documents or the tokens of their prefix.
+def __getattr__(name: str) -> Any:
+    """Finds the class of errors by its name, as pickle does. vLLM is imported no earlier than that."""
+    if name == "RequestMistake":
+        return _mistake_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    The document token of a chat counts documents, too, but only the scheduler knows it.
+
+def check_request(inputs: Mapping[str, Any], params: Any) -> None:
+    """Checks the names of a request's arguments and its level of recovery.
+
+    If the arguments also count documents or the tokens of their prefix, checks all of them. The document token of a
+    chat counts documents, too, but only the scheduler knows it.
 
     Args:
         inputs: vLLM's inputs of the request, with ``prompt_token_ids``.
@@ -54,6 +62,7 @@ def check_request(inputs: Mapping[str, Any], params: Any) -> None:
         SpecError: There is a mistake.
     """
     given = getattr(params, "extra_args", None) or {}
+    check_names(given)
     if not {DOCUMENTS, PREFIX_TOKENS} & given.keys():
         return
     tokens = inputs.get("prompt_token_ids")
