@@ -74,8 +74,12 @@ class Precomputed:
         raise NotImplementedError
 
     def check(self, pool: PoolShape) -> None:
-        """Raises StoreError if a tensor does not have the pool's layers, heads or dtype."""
+        """Raises StoreError if a tensor does not fit the pool, or if the kernels cannot read the memory."""
         raise NotImplementedError
+
+    def refusal(self) -> str | None:
+        """Returns why the kernels cannot read the memory, as an error message goes on, or None if they can."""
+        return None
 
     def slots(self, layer: int) -> Slots:
         """Returns what a layer stores in its slots."""

@@ -203,6 +203,17 @@ def test_a_store_refuses_tensors_of_other_shapes(engine, states):
     store.check()
 
 
+@pytest.mark.parametrize("name", ["tangent", "two_level"])
+def test_a_store_refuses_memories_that_kernels_would_read_as_others(engine, texts, name):
+    store = new_store(engine)
+    found = built(engine, texts, **{name: True}, budget=16)
+    with pytest.raises(StoreError, match=f"the memory was made with {name}=True; .*build the memory with {name}=False"):
+        with store.use(found):
+            pass
+    assert store.stats.documents == 0
+    store.check()
+
+
 def test_requests_that_cannot_read_a_memory_are_refused(engine, states, texts):
     prompt = texts["prompt"]
     for name in ("tangent", "two_level"):

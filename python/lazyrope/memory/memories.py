@@ -10,6 +10,7 @@ import torch
 
 from .._batch import Document, HasPages, Segment
 from .._precomputed import COMPACT, KEY_PER_HEAD, STATES, PoolShape, Precomputed, Slots
+from ..errors import StoreError
 from .compact import CompactHeads
 from .report import Report
 from .scores import Scores, States, biased_states
@@ -159,6 +160,17 @@ class StatesMemory(Memory):
         ):
             pool.check(name, tensor, pool.dtype, shape)
         pool.check("log-sum-exps", self.lse, torch.float32, (pool.q_heads, entries))
+        if why := self.refusal():
+            raise StoreError(f"the memory was made {why}")
+
+    def refusal(self) -> str | None:
+        for name, is_given in (("tangent", self.tangent.shape[2] > 0), ("two_level", self.groups.shape[2] > 0)):
+            if is_given:
+                return (
+                    f"with {name}=True; the kernels compare a query with the key of every entry and take its state as "
+                    f"it is: build the memory with {name}=False"
+                )
+        return None
 
     def slots(self, layer: int) -> Slots:
         kv_heads, group = self.exact_keys.shape[1], self._group

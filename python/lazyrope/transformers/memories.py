@@ -35,23 +35,14 @@ def readable(memory: Precomputed, store: DocumentStore, mode: str, recovery: Rec
             f'documents has a memory with mode = "{mode}" and recovery = "{recovery.level}"; a memory cannot be copied '
             'or computed again: give mode="lazy" and recovery="none", or the document itself'
         )
-    if memory.kind == STATES:
-        _check_look_up(memory)
+    if why := memory.refusal():
+        raise SpecError(f"documents has a memory {why}")
     if -(-len(memory) // store.page_size) >= -(-memory.num_positions // store.page_size):
         raise SpecError(
             f"documents has a memory of {len(memory)} slots for a document of {memory.num_positions} tokens, which "
             f"takes no fewer pages of {store.page_size}: give the document itself"
         )
     return memory
-
-
-def _check_look_up(memory: Any) -> None:
-    for name, is_given in (("tangent", memory.tangent.shape[2] > 0), ("two_level", memory.groups.shape[2] > 0)):
-        if is_given:
-            raise SpecError(
-                f"documents has a memory with {name}=True; the kernels compare a query with the key of every entry and "
-                f"take its state as it is: build the memory with {name}=False"
-            )
 
 
 def check_number(documents: Sequence[Any]) -> None:
