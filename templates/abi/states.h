@@ -1,7 +1,8 @@
 // Attention states in device memory (arXiv 2605.18226). A memory is a list of entries in the pool's
-// pages. An entry has a key, the mean of the queries that it stands for, in the key slot; the
-// attention output of these queries over a prefix, the state, in the value slot; and the
-// log-sum-exp (LSE) of their scores, in a tensor beside the pool.
+// pages. The key slot of an entry has its key: the mean of the queries that it stands for, each
+// rotated by its position where token 0 of the document is at position 0. The value slot has the
+// state: the attention output of these queries over a prefix. A tensor beside the pool has the
+// log-sum-exp (LSE) of their scores.
 //
 // A query looks up the entry whose key has the greatest score, and counts it as one more key, whose
 // logit is the entry's LSE. A segment with a kind other than 0 has entries. Its base rotates
