@@ -214,7 +214,10 @@ void check_entry_lse(const AttentionSpec& spec, const PoolTensors& pool, const P
   check_extent("entry_lse", lse, 2, format.page_size, "page_size");
   check_alignment("entry_lse", lse, kFloatBytes);
   const std::int64_t page = std::int64_t{spec.num_kv_heads} * format.page_size;
-  if (lse.strides[2] != 1 || lse.strides[1] != format.page_size || lse.strides[0] != page)
+  const auto has_stride = [&](std::size_t dimension, std::int64_t stride) {
+    return lse.shape[dimension] <= 1 || lse.strides[dimension] == stride;
+  };
+  if (!has_stride(2, 1) || !has_stride(1, format.page_size) || !has_stride(0, page))
     throw SpecError(
         fmt::format("entry_lse has the strides {}, {} and {}; it must be contiguous: {}, {} and 1",
                     lse.strides[0], lse.strides[1], lse.strides[2], page, format.page_size));

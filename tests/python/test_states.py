@@ -166,6 +166,17 @@ def test_a_batch_names_its_memories(build, device):
     check_states(case, kernel, kernel.plan(batch, page_size=setting.page_size))
 
 
+def test_dimensions_of_one_element_have_any_stride(build, device):
+    """A tensor of one KV head is contiguous whatever the stride of its heads, as views of PyTorch have it."""
+    setting = replace(SETTINGS["plain"], kv_heads=1)
+    case = one_memory(setting, [40, 30], 2, device)
+    lse = case.call_arguments["entry_lse"]
+    strided = lse.as_strided(lse.shape, (setting.page_size, 1, 1))
+    kernel = build(setting.spec())
+    for given, wanted in zip(call(case, kernel, entry_lse=strided), call(case, kernel), strict=True):
+        assert torch.equal(given, wanted)
+
+
 def test_mistakes_are_refused(build, device):
     setting = SETTINGS["plain"]
     kernel = build(setting.spec())
