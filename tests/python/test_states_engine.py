@@ -247,6 +247,7 @@ def test_an_assessment_leaves_out_the_level_that_measures(engine, texts):
 def test_engines_that_cannot_have_states_are_refused(engine):
     for options, why in (
         ({"cascade": True}, "states with cascade; shared segments cannot be memories"),
+        ({"recovery": "guided"}, 'recovery = "guided" in an engine with memories="states"; .*give another level'),
         ({"memories": "all"}, 'memories = \'all\'; it must be False, True or "compact", or "states"'),
         ({"memories": 1.5}, "memories = 1.5; it must be"),
     ):

@@ -106,6 +106,7 @@ class Engine:
                 ' "none" to a request that needs no prefix'
             )
         check_recovers(mode, self.recovery)
+        check_measures(store, self.recovery)
         self.max_requests = max_requests
         self.max_pass_tokens = max_pass_tokens
         self.max_model_len = max_model_len
