@@ -226,6 +226,28 @@ def test_entries_average_their_clusters(tensors):
         torch.testing.assert_close(heads.keys[4, 0], unit(unit(queries[:, 4]).mean(0)), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("lookup", ["group", "head"])
+@pytest.mark.parametrize("average", ["log", "paper"])
+def test_entries_without_queries_are_never_found_as_such(tensors, lookup, average):
+    """There are fewer different queries than entries. Each look-up gives the state of one of them.
+
+    A key of zeros would be the nearest one of a query that all other keys point away from.
+    """
+    keys, values, queries = tensors
+    distinct = queries[:6]
+    options = StatesOptions(20, exact=0, lookup=lookup, average=average)
+    heads = state_heads(keys, values, distinct.repeat(20, 1, 1), SCORES, options)
+    torch.testing.assert_close(heads.keys.norm(dim=-1), torch.ones(heads.keys.shape[:2]))
+    for q in (distinct, -distinct):
+        found, cosine = looked_up(heads, q, SCORES)
+        for head in range(KV_HEADS * GROUP):
+            exact = exact_states(distinct[:, head], keys[:, head // GROUP], values[:, head // GROUP], SCORES)
+            best = torch.cdist(found.out[head], exact.out).argmin(dim=-1)
+            torch.testing.assert_close(found.out[head], exact.out[best], rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(found.lse[head], exact.lse[best], rtol=1e-4, atol=1e-4)
+    assert cosine.min() < 0  # a key of zeros would have been nearer
+
+
 def test_the_tangent_corrects_the_log_sum_exp(tensors):
     keys, values, queries = tensors
     near = queries[:1] + 0.1 * torch.randn((64, KV_HEADS * GROUP, HEAD_DIM), generator=torch.Generator().manual_seed(1))

@@ -99,11 +99,11 @@ def state_heads(keys: Tensor, values: Tensor, fitted: Tensor, scores: Scores, op
         shared = None
         if options.lookup == "group":
             shared = clusters_of(unit(q).transpose(0, 1).flatten(1), options.entries, generator)
-            _add_key(found, unit(means(unit(q).mean(0), shared, options.entries)), dtype, options, of_groups)
+            _add_key(found, unit(q).mean(0), shared, dtype, options, of_groups)
         for rows in q:
             cluster = clusters_of(rows, options.entries, generator) if shared is None else shared
             if shared is None:
-                _add_key(found, unit(means(unit(rows), cluster, options.entries)), dtype, options, of_groups)
+                _add_key(found, unit(rows), cluster, dtype, options, of_groups)
             for name, value in _entries(rows, k, v, cluster, scores, options).items():
                 found[name].append(value if name == "lse" else value.to(dtype))
         found["exact_keys"].append(keys[: options.exact, head])
@@ -119,9 +119,25 @@ def num_groups(entries: int) -> int:
     return min(entries, math.ceil(math.sqrt(PROBES * entries)))
 
 
+def _filled(cluster: Tensor, entries: int) -> Tensor:
+    """Returns for each entry the entry that it equals: itself, or some other one if its cluster has no queries.
+
+    An entry without queries has no state. Its key would be a vector of zeros, which is the nearest one of a query that
+    all other keys point away from.
+    """
+    own = torch.arange(entries, device=cluster.device)
+    return torch.where(torch.bincount(cluster, minlength=entries) > 0, own, cluster[0])
+
+
 def _add_key(
-    found: dict[str, list[Tensor]], key: Tensor, dtype: torch.dtype, options: StatesOptions, generator: torch.Generator
+    found: dict[str, list[Tensor]],
+    directions: Tensor,
+    cluster: Tensor,
+    dtype: torch.dtype,
+    options: StatesOptions,
+    generator: torch.Generator,
 ) -> None:
+    key = unit(means(directions, cluster, options.entries))[_filled(cluster, options.entries)]
     groups, group_of = key[:0], torch.zeros(len(key), dtype=torch.long, device=key.device)
     if options.two_level:
         count = num_groups(len(key))
@@ -146,13 +162,13 @@ def _entries(
         lse = most + mean.log()
     else:
         out, lse = means(states.out, cluster, count), means(states.lse, cluster, count)
-    # An entry without queries is never the nearest one, because its key is a vector of zeros.
-    lse = torch.where(torch.bincount(cluster, minlength=count) > 0, lse, 0)
+    filled = _filled(cluster, count)
     if not options.tangent:
-        return {"out": out, "lse": lse, "tangent": out[:0]}
+        return {"out": out[filled], "lse": lse[filled], "tangent": out[:0]}
     # The gradient of the log-sum-exp by the query is the mean key under softmax, times the scale.
     gradient = means(exact_states(q, k, k, scores).out, cluster, count) * scores.scale
-    return {"out": out, "lse": lse - (means(q, cluster, count) * gradient).sum(-1), "tangent": gradient}
+    lse = lse - (means(q, cluster, count) * gradient).sum(-1)
+    return {"out": out[filled], "lse": lse[filled], "tangent": gradient[filled]}
 
 
 def looked_up(heads: StateHeads, q: Tensor, scores: Scores) -> tuple[States, Tensor]:
