@@ -93,8 +93,19 @@ class Precomputed:
             base: The logical position of the first token of the document that it stands for.
             page_size: The tokens of a page.
             number: The number of the memory in the request, 1 to 4. Only memories of kind "states" have one.
+
+        Raises:
+            SpecError: The document does not have the memory's number of slots.
         """
+        self._check_is_in(document)
         return [Segment(Document(document.first_page, len(self), document.lead), base)]
+
+    def _check_is_in(self, document: HasPages) -> None:
+        if document.num_tokens != len(self):
+            raise SpecError(
+                f"the document has {document.num_tokens} slots and the memory {len(self)}; give the document of a "
+                "store that was filled with this memory"
+            )
 
 
 def memory_kind(memories: bool | str) -> str | None:

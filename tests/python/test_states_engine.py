@@ -186,6 +186,15 @@ def test_the_public_calls_read_a_memory(engine, states):
     assert_near(lse.T, wanted.lse)
 
 
+def test_the_segments_of_a_memory_are_those_of_its_own_document(engine, states, texts):
+    compact = memory.build(engine, texts["document"], [texts["traces"]], budget=37)
+    for found in (states, compact):
+        for slots in (len(found) - 1, len(found) + 1):
+            with pytest.raises(SpecError, match=rf"the document has {slots} slots and the memory {len(found)}; give"):
+                found.segments(lazyrope.Document(0, slots), 0, 16)
+        assert found.segments(lazyrope.Document(0, len(found)), 0, 16)
+
+
 def test_a_store_refuses_tensors_of_other_shapes(engine, states):
     store = new_store(engine)
     for name, field, changed in (

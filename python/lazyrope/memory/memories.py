@@ -187,6 +187,7 @@ class StatesMemory(Memory):
         )
 
     def segments(self, document: HasPages, base: int, page_size: int, number: int = 1) -> list[Segment]:
+        self._check_is_in(document)
         exact, slot = self.num_exact, document.lead + self.num_exact
         entries = Document(document.first_page + slot // page_size, len(self) - exact, slot % page_size)
         tokens = [Segment(Document(document.first_page, exact, document.lead), base)] if exact else []
