@@ -179,7 +179,8 @@ class EntryStates {
   }
 
  private:
-  // An entry whose LSE is -infinity stands for no key.
+  // An entry whose LSE is -infinity stands for no key. Its state must be finite, because it is
+  // multiplied by 0.
   template <int kStride, int kQuads>
   LAZYROPE_DEVICE RowQuads<kQuads> state(int32 location, int32 kv_head, int32 quad) const {
     const int32 page = location / lse_.page_size;
