@@ -91,6 +91,8 @@ def look_up(score: Tensor, memory: Memory, lse: Tensor) -> None:
         else torch.ones((group, k.stop - k.start), dtype=torch.bool, device=score.device)
         for k, is_per_head in zip(memory.keys, memory.has_key_per_head, strict=True)
     ]
+    # A score of NaN is never the best one.
+    found.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     found.masked_fill_(~torch.cat(serves, dim=-1)[:, None], -torch.inf)
     top, best = found.max(dim=-1, keepdim=True)
     logits = lse[:, index][:, None, None].expand(found.shape).gather(-1, best)

@@ -131,9 +131,10 @@ def shortened(case: Case) -> Case:
     return replace(case, metadata=case.metadata | {"length": length})
 
 
-def test_scores_of_nan_are_never_the_best(build, device):
+@pytest.mark.parametrize("make", ["compiled", "plain PyTorch"])
+def test_scores_of_nan_are_never_the_best(build, device, make):
     setting = SETTINGS["plain"]
-    kernel = build(setting.spec())
+    kernel = build(setting.spec()) if make == "compiled" else eager.compile(setting.spec())
     case = one_memory(setting, [40], 3, device)
     page = case.metadata["pages"].long()[0]
     case.k_pool[page, 5] = torch.nan
