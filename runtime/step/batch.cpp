@@ -10,7 +10,6 @@
 #include "runtime/driver/device.h"
 #include "runtime/engine/devices.h"
 #include "runtime/step/checks.h"
-#include "templates/abi/states.h"
 #include "templates/abi/step.h"
 
 namespace lazyrope {
@@ -18,12 +17,8 @@ namespace {
 
 int count(std::size_t size) { return static_cast<int>(size); }
 
-[[noreturn]] void refuse(std::size_t request, std::size_t segment, std::string_view why) {
-  throw SpecError(fmt::format("request {}, segment {}: {}", request, segment, why));
-}
-
 void check_least(std::size_t r, std::size_t s, const char* name, int value) {
-  if (value < 0) refuse(r, s, fmt::format("{} = {}; it must be at least 0", name, value));
+  if (value < 0) refuse_segment(r, s, fmt::format("{} = {}; it must be at least 0", name, value));
 }
 
 int length_of(const Segment& segment) {
@@ -39,27 +34,23 @@ void check_segment(std::size_t r, std::size_t s, const Segment& segment) {
   if (segment.length) check_least(r, s, "length", *segment.length);
   const std::int64_t end = std::int64_t{segment.start} + segment.length.value_or(0);
   if (end > document.num_tokens)
-    refuse(r, s,
-           fmt::format("{} = {}; the document has {} tokens",
-                       segment.length ? "start + length" : "start", end, document.num_tokens));
+    refuse_segment(
+        r, s,
+        fmt::format("{} = {}; the document has {} tokens",
+                    segment.length ? "start + length" : "start", end, document.num_tokens));
   if (const std::int64_t slots = std::int64_t{document.lead} + document.num_tokens;
       slots > kLargestInt32)
-    refuse(r, s,
-           fmt::format("document.lead + document.num_tokens = {}; it must be at most {}", slots,
-                       kLargestInt32));
+    refuse_segment(r, s,
+                   fmt::format("document.lead + document.num_tokens = {}; it must be at most {}",
+                               slots, kLargestInt32));
   const auto check_last = [&](const char* name, int base) {
     const std::int64_t last = std::int64_t{base} + segment.start + length_of(segment);
     if (last > kLargestInt32)
-      refuse(r, s,
-             fmt::format("{} + start + length = {}; it must be at most {}", name, last,
-                         kLargestInt32));
+      refuse_segment(r, s,
+                     fmt::format("{} + start + length = {}; it must be at most {}", name, last,
+                                 kLargestInt32));
   };
-  if (!is_legal_kind(segment.memory))
-    refuse(
-        r, s,
-        fmt::format("memory = {}; allowed are 0 for tokens, and 1 to {} for entries of a memory, "
-                    "plus {} if each entry serves one query head",
-                    segment.memory, kMaxMemories, kKeyPerHead));
+  check_memory(r, s, segment.memory);
   check_last("base", segment.base);
   if (segment.mask_base) check_last("mask_base", *segment.mask_base);
 }
@@ -243,16 +234,17 @@ void Batch::check_pages(int page_size) const {
       const int base = v.mask_base.empty() ? v.base[at] : std::min(v.base[at], v.mask_base[at]);
       const std::int64_t origin = std::int64_t{base} + v.start[at] - v.slot[at] % page_size;
       if (origin < kSmallestInt32)
-        refuse(r, s,
-               fmt::format("slot 0 of its first page would have the logical position {}; it must "
-                           "fit int32",
-                           origin));
+        refuse_segment(
+            r, s,
+            fmt::format("slot 0 of its first page would have the logical position {}; it must "
+                        "fit int32",
+                        origin));
       const std::int64_t slots = std::int64_t{v.slot[at]} + v.length[at];
       const std::int64_t end = v.first_page[at] + (slots + page_size - 1) / page_size;
       if (v.length[at] > 0 && end > pages_.shape[0])
-        refuse(r, s,
-               fmt::format("its last page is element {} of pages, which has {} elements", end - 1,
-                           pages_.shape[0]));
+        refuse_segment(r, s,
+                       fmt::format("its last page is element {} of pages, which has {} elements",
+                                   end - 1, pages_.shape[0]));
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "codegen/error.h"
 #include "runtime/base/overlap.h"
+#include "templates/abi/states.h"
 
 namespace lazyrope {
 
@@ -96,6 +97,18 @@ void check_length(std::string_view name, const TensorView& tensor, std::int64_t 
   const std::int64_t given = length_of_ints(name, tensor, device, type);
   if (given != length)
     throw SpecError(fmt::format("{} has {} elements; it must have {}", name, given, length));
+}
+
+void refuse_segment(std::size_t request, std::size_t segment, std::string_view why) {
+  throw SpecError(fmt::format("request {}, segment {}: {}", request, segment, why));
+}
+
+void check_memory(std::size_t request, std::size_t segment, int memory) {
+  if (is_legal_kind(memory)) return;
+  refuse_segment(request, segment,
+                 fmt::format("memory = {}; allowed are 0 for tokens, and 1 to {} for entries of a "
+                             "memory, plus {} if each entry serves one query head",
+                             memory, kMaxMemories, kKeyPerHead));
 }
 
 void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity) {

@@ -61,6 +61,11 @@ std::vector<T> host_copy(const TensorView& tensor, const Device& device, Stream 
 
 void check_length(std::string_view name, const TensorView& tensor, std::int64_t length,
                   const Device& device, ElementType type = ElementType::kInt32);
+// Throws a SpecError that names the segment of a request.
+[[noreturn]] void refuse_segment(std::size_t request, std::size_t segment, std::string_view why);
+// Checks a segment's `memory`: whether it has tokens or the entries of a memory.
+void check_memory(std::size_t request, std::size_t segment, int memory);
+
 void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity);
 // Checks that the device has the memory that a capacity takes. `capacity` is its text.
 void check_room(std::string_view capacity, std::size_t bytes, const Device& device);

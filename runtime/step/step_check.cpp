@@ -7,7 +7,6 @@
 
 #include "codegen/error.h"
 #include "runtime/step/checks.h"
-#include "templates/abi/states.h"
 
 namespace lazyrope {
 namespace {
@@ -39,49 +38,38 @@ void for_each_segment(const StepValues& v, const Visit& visit) {
       visit(r, static_cast<std::size_t>(s));
 }
 
-[[noreturn]] void refuse(std::size_t request, std::size_t segment, const std::string& why) {
-  throw SpecError(fmt::format("request {}, segment {}: {}", request, segment, why));
-}
-
-void check_memory(std::size_t r, std::size_t s, int memory) {
-  if (!is_legal_kind(memory))
-    refuse(
-        r, s,
-        fmt::format("memory = {}; allowed are 0 for tokens, and 1 to {} for entries of a memory, "
-                    "plus {} if each entry serves one query head",
-                    memory, kMaxMemories, kKeyPerHead));
-}
-
 void check_segment(const StepValues& v, std::size_t r, std::size_t s, int page_size) {
-  if (v.length[s] < 0) refuse(r, s, fmt::format("length = {}; it must be at least 0", v.length[s]));
-  if (v.start[s] < 0) refuse(r, s, fmt::format("start = {}; it must be at least 0", v.start[s]));
+  if (v.length[s] < 0)
+    refuse_segment(r, s, fmt::format("length = {}; it must be at least 0", v.length[s]));
+  if (v.start[s] < 0)
+    refuse_segment(r, s, fmt::format("start = {}; it must be at least 0", v.start[s]));
   if (v.lead[s] < 0 || v.lead[s] >= page_size)
-    refuse(r, s, fmt::format("lead = {}; allowed are 0 to {}", v.lead[s], page_size - 1));
+    refuse_segment(r, s, fmt::format("lead = {}; allowed are 0 to {}", v.lead[s], page_size - 1));
   if (!v.memory.empty()) check_memory(r, s, v.memory[s]);
   for (const int base : {v.base[s], v.mask_base[s]}) {
     const std::int64_t last = std::int64_t{base} + v.start[s] + v.length[s];
     const std::int64_t origin = std::int64_t{base} + v.start[s] - v.lead[s];
     if (last > kLargestInt32 || origin < kSmallestInt32)
-      refuse(r, s,
-             fmt::format("logical positions {} (with the lead) to {}; they must fit int32", origin,
-                         last));
+      refuse_segment(r, s,
+                     fmt::format("logical positions {} (with the lead) to {}; they must fit int32",
+                                 origin, last));
   }
   if (v.length[s] == 0) return;
   const std::int64_t end = v.first_page[s] + page_count(v, s, page_size);
   if (v.first_page[s] < 0 || std::cmp_greater(end, v.pages.size()))
-    refuse(r, s,
-           fmt::format("pages {} to {} of its list; pages has {} elements", v.first_page[s],
-                       end - 1, v.pages.size()));
+    refuse_segment(r, s,
+                   fmt::format("pages {} to {} of its list; pages has {} elements", v.first_page[s],
+                               end - 1, v.pages.size()));
 }
 
 void check_page(std::size_t r, std::size_t s, std::int64_t i, int page,
                 std::optional<std::int64_t> num_pages) {
   if (page < 0)
-    refuse(r, s, fmt::format("page {} of its list is {}; it must be at least 0", i, page));
+    refuse_segment(r, s, fmt::format("page {} of its list is {}; it must be at least 0", i, page));
   if (num_pages && page >= *num_pages)
-    refuse(r, s,
-           fmt::format("page {} of its list is {}; the pool has pages 0 to {}", i, page,
-                       *num_pages - 1));
+    refuse_segment(r, s,
+                   fmt::format("page {} of its list is {}; the pool has pages 0 to {}", i, page,
+                               *num_pages - 1));
 }
 
 }  // namespace
