@@ -14,6 +14,9 @@ from typing import Protocol
 
 from .errors import SpecError
 
+MAX_MEMORIES = 4  # memories of attention states that a request can have
+KEY_PER_HEAD = 8  # is added to the number of a memory in which each entry serves one query head
+
 
 class HasPages(Protocol):
     """Any object that has these attributes: a :class:`Document`, or a document of

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ._batch import KEY_PER_HEAD, MAX_MEMORIES
 from ._overloads import check_tensor
 from .errors import SpecError
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from .eager import EagerStep
 else:
     Tensor = torch.Tensor
-
-MAX_MEMORIES = 4
-KEY_PER_HEAD = 8
 
 
 @dataclass

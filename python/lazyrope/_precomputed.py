@@ -13,7 +13,6 @@ from ._core import AttentionSpec
 from .errors import SpecError, StoreError
 
 COMPACT, STATES = "compact", "states"
-KEY_PER_HEAD = 8  # is added to the number of a memory in which each entry serves one query head
 
 
 @dataclass(frozen=True)

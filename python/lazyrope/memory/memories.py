@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from .._batch import Document, HasPages, Segment
-from .._precomputed import COMPACT, KEY_PER_HEAD, STATES, PoolShape, Precomputed, Slots
+from .._batch import KEY_PER_HEAD, Document, HasPages, Segment
+from .._precomputed import COMPACT, STATES, PoolShape, Precomputed, Slots
 from ..errors import StoreError
 from .compact import CompactHeads
 from .report import Report

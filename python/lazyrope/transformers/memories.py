@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._eager_states import MAX_MEMORIES
+from .._batch import MAX_MEMORIES
 from .._precomputed import STATES, Precomputed, argument_of
 from ..documents import Document, DocumentStore
 from ..errors import SpecError
