@@ -7,9 +7,8 @@
 
 namespace lazyrope {
 
-template <class Element, class FormatType, int kHeadDim>
+template <class Element, class Format, int kHeadDim>
 struct WidenedWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
-  using Format = FormatType;
   using Tile = typename WgmmaProduct<Element, kHeadDim>::Tile;
   static constexpr bool kScaled = true;
   static constexpr bool kWidens = true;

@@ -95,9 +95,8 @@ class KvCopier {
     bool begins_document = true;
 #pragma unroll 1
     while (true) {
-      const bool is_second = !kAreKeys && has_entries(table, block);
-      copy_tile(is_second ? maps_.keys : map, locate(table, block, is_second ? 1 : 0),
-                ring.index + (kAreKeys ? 0 : Memory::kStages), begins_document);
+      copy_tile(map, locate(table, block), ring.index + (kAreKeys ? 0 : Memory::kStages),
+                begins_document);
       ring.advance();
       begins_document = kSignalsQueries && Memory::kHasRotation &&
                         table.info(block).template ends_segment<Memory::Table::kMaxSlots>();
