@@ -60,8 +60,8 @@ TileConfig with_fitting_keys(TileConfig config, const KernelSpec& spec, const Ar
 }
 
 // Returns the keys of one product of prefill with 32 rows a warp, where rows look entries up. The
-// look-up takes registers that 64 scores do not leave, and nor do 32 scores from sm_100 on, whose
-// code takes more registers.
+// look-up takes registers that 64 scores do not leave. From sm_100 on the code takes more
+// registers, so that 32 scores do not leave enough either.
 int keys_of_look_up(const Arch& arch) { return arch.major >= 10 ? 16 : 32; }
 
 // Returns the decode tile for a pool of 8 bits. Keys take half the bytes, so a block has twice as

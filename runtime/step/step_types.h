@@ -95,8 +95,10 @@ struct TokenSlots {
 // The paged KV pool: two tensors of one shape and the same strides. 8-bit elements are stored
 // divided by a scale. A scale is a float32 tensor on the device with one element, or with one for
 // each KV head; an absent scale is 1. The bias of keys, [pages, kv_heads, page_size] float32, is
-// required by attention whose spec has key_bias and refused otherwise; append ignores it. So it is
-// with the log-sum-exps of the entries of memories, of the same shape, and specs with states.
+// required by attention whose spec has key_bias and refused otherwise; append ignores it. entry_lse
+// has the log-sum-exps of the entries of memories. It has the shape of key_bias and must be
+// contiguous. It is required by attention whose spec has states and refused otherwise; append
+// ignores it.
 struct PoolTensors {
   TensorView keys;
   TensorView values;

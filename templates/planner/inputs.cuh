@@ -184,7 +184,7 @@ class CallerInputs {
   }
 
   const StepInputs& in_;
-  const int32* first_runs_;  // or kinds
+  const int32* first_runs_;  // kernels of attention states have the segments' kinds here
   const StepView& step_;
   const Divisor& page_size_;
   int32 cta_;
