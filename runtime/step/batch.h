@@ -31,8 +31,12 @@ struct Segment {
   int start = 0;
   std::optional<int> length = {};  // all tokens from `start` on by default
   std::optional<int> mask_base =
-      {};          // position of token 0 in the order of the mask; base by default
-  int memory = 0;  // the kind of a segment with entries of attention states; 0: it has tokens
+      {};  // position of token 0 in the order of the mask; base by default
+  // 0: the segment has tokens. Otherwise it has entries of attention states, and this is the number
+  // of their memory in the request, 1 to 4. All segments of one number are one memory. Add 8 if
+  // each entry serves one query head: entry i, counted from the segment's first, serves head
+  // i % group_size of each KV head.
+  int memory = 0;
 };
 
 struct Request {

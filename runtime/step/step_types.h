@@ -35,8 +35,10 @@ struct Segments {
   std::optional<TensorView> lead = {};  // [segments]: slot of the first token; all 0 by default
   // [segments]: position of token 0 of the document in the order of the mask; base by default
   std::optional<TensorView> mask_base = {};
-  // [segments]: 0, or the kind of a segment with entries of attention states
-  // (templates/abi/states.h), in specs with states; all 0 by default
+  // [segments], in specs with states: 0 where a segment has tokens; all 0 by default. 1 to 4:
+  // entries of the request's memory of that number. All segments of one number are one memory. 8 is
+  // added if each entry serves one query head: entry i, counted from the segment's first, serves
+  // head i % group_size of each KV head (templates/abi/states.h).
   std::optional<TensorView> memory = {};
 };
 

@@ -135,8 +135,9 @@ def attach(
         memories: True or "compact": requests may name compact memories of :mod:`lazyrope.memory` among their documents.
             The kernels then add a bias to each key, which the budget has 4 bytes for in each layer, slot and KV head.
             "states": requests may name memories of attention states instead, up to four each, and the numbers are their
-            log-sum-exps. Such an engine has no cascade and no level "guided". A model that is divided among processes
-            has no memories.
+            log-sum-exps. Such an engine has no cascade and no level "guided". On Hopper all its prefill runs the slower
+            kernels of family sm80, also for requests without a memory: use it for requests that name memories alone. A
+            model that is divided among processes has no memories.
 
     Raises:
         SpecError: The model's config needs a feature that does not exist (the message names it), or a value is not
