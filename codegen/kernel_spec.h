@@ -67,8 +67,7 @@ struct KernelSpec {
   bool key_bias = false;        // calls add a bias to the scores of each key, one for each KV head
   bool packed_prefill = false;  // prefill may copy keys first, so that blocks mix documents
   bool states = false;          // segments can be memories of attention states
-  bool scaled =
-      false;  // the elements of a scratch, of 16 bits, have scales (codegen/rotated_keys.h)
+  bool scaled = false;          // keys and values of 16 bits have scales (codegen/rotated_keys.h)
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   bool has_fp8_pool() const { return bytes_of(pool_dtype()) == 1; }

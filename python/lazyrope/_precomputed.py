@@ -37,7 +37,7 @@ class PoolShape:
 
 @dataclass(frozen=True)
 class Slots:
-    """What a memory stores in one layer.
+    """The keys, values and numbers that a memory stores in one layer.
 
     Attributes:
         keys: The keys, [kv_heads, slots, head_dim].

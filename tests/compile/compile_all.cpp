@@ -66,7 +66,7 @@ class Progress {
   std::mutex mutex_;
 };
 
-// What is compiled.
+// The rows and head_dims that are compiled.
 struct Selection {
   std::set<std::size_t> rows;  // indices in table_rows()
   std::set<int> head_dims;

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +84,10 @@ def check_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_llama()
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **given: model)
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: Words())
-    names = run()
+    with tempfile.TemporaryDirectory() as folder:  # the example saves a memory
+        monkeypatch.chdir(folder)
+        names = run()
+        monkeypatch.undo()
     memory = names["memory"]
     assert memory.kind == "compact" and len(memory) == 192 and names["answer"].documents[0].key == memory.key
     assert len(names["answer"].tokens) == 8 and 0 <= names["share"] <= 1

@@ -103,7 +103,7 @@ class Shape(user.Shape):
 
     @property
     def kv_bytes(self) -> int:
-        # Of a memory only the keys are read as a whole.
+        # A look-up reads all keys of a memory and few of its values.
         return super().kv_bytes // (2 if "states" in self.options else 1)
 
     def keys_seen(self, context: int, tokens: int, query: int) -> int:
