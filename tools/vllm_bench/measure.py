@@ -16,6 +16,7 @@ from tools.vllm_bench.load import PER_PROMPT, Client, Prompt, Window, closed_loo
 Row = dict[str, Any]
 # The parts of the budget that the copies of live requests may take. The rest holds stored documents.
 PRIVATE_PARTS = (0.1, 0.2, 0.35, 0.6, 0.9)
+CLEARLY_SLOWER = 0.9  # two trials of equal speed differ by less
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Times:
         warm_s: The least seconds of load before those that are measured. They fill the cache.
         measure_s: The measured seconds.
         trial_s: The seconds of each trial of a number of requests for "copies", after half as many that do not count.
+            After the trials the cache is full, and as many seconds of load are enough before those that are measured.
         repeats: The repetitions of "first_token".
     """
 
@@ -50,22 +52,28 @@ def measure(arm: Arm, cell: Cell, times: Times, seed: int, closed: Row | None) -
     if cell.load == "decode":
         return _decode(arm, cell, seed)
     most = min(cell.clients, arm.setup.max_requests)
-    limit, rate = most, 0.0
+    limit, rate, warm_s = most, 0.0, times.warm_s
+    trials: dict[int, float] = {}
     if cell.load == "poisson":
         if closed is None:
             raise ValueError(f"{cell.name}: the rate of the closed loop is not known")
         limit, rate = closed["max_requests"], NEAR_LIMIT * closed["requests_per_s"]
     elif arm.name == "copies":
-        limit = _best_limit(arm, cell, times, seed, most)
+        trials = _trials(arm, cell, times, seed, most)
+        limit, warm_s = max(trials, key=lambda each: trials[each]), times.trial_s
 
     def serve(client: Client) -> Window:
         if cell.load == "closed":
-            return closed_loop(client, cell.clients, times.warm_s, times.measure_s)
-        return poisson(client, rate, random.Random(seed + 1), times.warm_s, times.measure_s)
+            return closed_loop(client, cell.clients, warm_s, times.measure_s)
+        return poisson(client, rate, random.Random(seed + 1), warm_s, times.measure_s)
 
     figures = _serve(arm, cell, seed, limit, serve)
     arm.clear([], cell.budget_gib)
-    return figures | ({"arrivals_per_s": rate} if cell.load == "poisson" else {})
+    if cell.load == "poisson":
+        figures["arrivals_per_s"] = rate
+    if trials:
+        figures["trials"] = {str(each): requests_per_s for each, requests_per_s in trials.items()}
+    return figures
 
 
 def _serve(arm: Arm, cell: Cell, seed: int, limit: int, serve: Callable[[Client], Window]) -> Row:
@@ -83,31 +91,26 @@ def _serve(arm: Arm, cell: Cell, seed: int, limit: int, serve: Callable[[Client]
     return figures
 
 
-def _best_limit(arm: Arm, cell: Cell, times: Times, seed: int, most: int) -> int:
-    """Returns the number of requests at a time with which copies are served fastest.
+def _trials(arm: Arm, cell: Cell, times: Times, seed: int, most: int) -> dict[int, float]:
+    """Returns the requests a second that copies serve with some numbers of requests at a time.
 
     Copies of many requests would leave no room for stored documents, and each request would compute its documents. The
     trials begin with a cache that the first number has filled, and each goes on with the documents of the last one.
-    Greater numbers follow while they serve faster.
+    Greater numbers follow until one is clearly slower than the best.
     """
     fitting = arm.most_private(cell.budget_gib)
     limits = sorted({max(1, min(most, int(part * fitting))) for part in PRIVATE_PARTS})
-    if len(limits) == 1:
-        return limits[0]
+    found: dict[int, float] = {}
+    for limit in limits:
+        warm_s = times.trial_s / 2 if found else times.warm_s
 
-    def rate(limit: int, warm_s: float) -> float:
-        def load(client: Client) -> Window:
+        def load(client: Client, warm_s: float = warm_s) -> Window:
             return closed_loop(client, cell.clients, warm_s, times.trial_s)
 
-        return float(_serve(arm, cell, seed, limit, load)["requests_per_s"])
-
-    best, found = limits[0], rate(limits[0], times.warm_s)
-    for limit in limits[1:]:
-        following = rate(limit, times.trial_s / 2)
-        if following < found:
+        found[limit] = float(_serve(arm, cell, seed, limit, load)["requests_per_s"])
+        if found[limit] < CLEARLY_SLOWER * max(found.values()):
             break
-        best, found = limit, following
-    return best
+    return found
 
 
 def warm_up(arm: Arm, times: Times) -> None:
