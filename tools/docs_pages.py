@@ -238,8 +238,13 @@ def vllm(data: dict[str, Any]) -> dict[str, Any]:
         "text": report.text(data["rows"], is_complete=False),
         "measured": len({row["cell"] for row in data["rows"]}),
         "cells": len(cells()),
-        "warm_s": f"{min((row['warm_s'] for row in data['rows'] if 'warm_s' in row), default=0):.0f}",
-        "seconds": f"{min((row['seconds'] for row in data['rows'] if 'warm_s' in row), default=0):.0f}",
+        "least": {
+            which: {
+                name: f"{min(row[name] for row in data['rows'] if 'warm_s' in row and ('trials' in row) == tried):.0f}"
+                for name in ("warm_s", "seconds")
+            }
+            for which, tried in (("tried", True), ("others", False))
+        },
         "about": about | {"versions": {"vllm": data["vllm"]}},
     }
 
