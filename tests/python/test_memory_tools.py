@@ -69,7 +69,7 @@ def test_tables_have_means_and_deviations_over_seeds():
 def test_a_run_completes_a_file_of_the_same_sizes(tmp_path):
     file = tmp_path / "memory.json"
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    options = argparse.Namespace(json=file, commit="abc", device=device)
+    options = argparse.Namespace(json=file, join=[], commit="abc", device=device)
     data = program._begun(options, (2048, 2048, 256))
     data["cells"].append({"kind": "code", "seed": 0, "rows": [row("a", 0.1)]})
     program._write(file, data)
@@ -79,3 +79,21 @@ def test_a_run_completes_a_file_of_the_same_sizes(tmp_path):
     options.device = "cpu" if device == "cuda" else "cuda"
     with pytest.raises(SystemExit, match="give --device of the same kind, or another file"):
         program._begun(options, (2048, 2048, 256))
+
+
+def test_a_run_joins_the_files_of_others_and_measures_what_is_missing(tmp_path):
+    def cell(seed: int, kind: str, kl: float) -> dict[str, Any]:
+        return {"kind": kind, "seed": seed, "rows": [row("a", kl)]}
+
+    files = [tmp_path / f"{i}.json" for i in range(2)]
+    for file, cells in zip(
+        files, ([cell(1, "code", 0.1)], [cell(1, "code", 0.2), cell(0, "ICL", 0.3), cell(0, "code", 0.4)]), strict=True
+    ):
+        options = argparse.Namespace(json=file, join=[], commit="abc", device="cpu")
+        program._write(file, program._begun(options, (8, 8, 8)) | {"cells": cells})
+    options = argparse.Namespace(json=files[0], join=files[1:], device="cpu", seeds=3, only=None)
+    joined = program._begun(options, (8, 8, 8))
+    assert joined["cells"] == [cell(0, "ICL", 0.3), cell(0, "code", 0.4), cell(1, "code", 0.1)]
+    assert program._missing(options, joined) == [(1, "ICL"), (2, "ICL"), (2, "code")]
+    options.only = [1]
+    assert program._missing(options, joined) == [(1, "ICL")]
