@@ -1,9 +1,9 @@
-"""python -m tools.memory [--seeds N] [--only SEED ...] [--json FILE] [--join FILE ...]: what memories of a document cost in a real model's output.
+"""What memories of a document cost in a real model's output: python -m tools.memory [--seeds N] [--json FILE].
 
 SmolLM2-135M-Instruct reads a document, and its attention over the document is replaced in all layers by each kind of
 memory. Texts are templated examples ("ICL") and code. The program needs the packages of tools/requirements/rag*.txt,
-which `make rag` installs. A run completes FILE: it skips the texts that the file, or a joined file, has. Runs at the same
-time take different seeds by --only, each with a file of its own, and a last run joins the files.
+which `make rag` installs. A run completes FILE: it skips the texts that FILE, or a file of --join, has. Runs at the
+same time take different seeds by --only, each with a file of its own, and a last run joins the files.
 """
 
 from __future__ import annotations
