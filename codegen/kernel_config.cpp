@@ -81,6 +81,7 @@ std::string describe(const KernelConfig& config) {
       fmt::format("decode {}; prefill {}", describe(config.decode), describe(config.prefill));
   if (config.share_above_kib != KernelConfig{}.share_above_kib)
     text += fmt::format("; shared above {} KiB", config.share_above_kib);
+  if (!config.equal_splits) text += "; no equal splits";
   return text;
 }
 

@@ -64,6 +64,9 @@ struct KernelConfig {
   // shared step has a kernel launch of its own, and L2 serves a few megabytes anyway. Measured on
   // an H200.
   int share_above_kib = 128 * 1024;
+  // True: few units with short shares are cut into equal KV splits. False: their summed cost is cut
+  // into equal shares, as that of other steps is. It means nothing with fixed_split_blocks.
+  bool equal_splits = true;
 
   bool operator==(const KernelConfig&) const = default;
 };

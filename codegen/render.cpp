@@ -243,19 +243,21 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
 }
 
 Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
-  return {"kernel/plan.cu.in",
-          {{"page_mass", page_mass_file(spec)},
-           {"states", states_file(spec)},
-           {"mask", mask_variant(spec.mask).file},
-           {"mask_arguments", mask_arguments(spec)},
-           {"group_size", fmt::to_string(spec.group_size)},
-           {"fixed_splits", config.fixed_split_blocks > 0 ? "true" : "false"},
-           {"joins_heads", config.heads_per_work_tile > 1 ? "true" : "false"},
-           {"cascade", spec.cascade ? "true" : "false"},
-           {"params", spec.cascade ? "CascadePlanParams" : "PlanParams"}},
-          kPlanThreads,
-          1,
-          kPlanSharedBytes};
+  return {
+      "kernel/plan.cu.in",
+      {{"page_mass", page_mass_file(spec)},
+       {"states", states_file(spec)},
+       {"mask", mask_variant(spec.mask).file},
+       {"mask_arguments", mask_arguments(spec)},
+       {"group_size", fmt::to_string(spec.group_size)},
+       {"fixed_splits", config.fixed_split_blocks > 0 ? "true" : "false"},
+       {"joins_heads", config.heads_per_work_tile > 1 ? "true" : "false"},
+       {"equal_splits", config.equal_splits && config.fixed_split_blocks == 0 ? "true" : "false"},
+       {"cascade", spec.cascade ? "true" : "false"},
+       {"params", spec.cascade ? "CascadePlanParams" : "PlanParams"}},
+      kPlanThreads,
+      1,
+      kPlanSharedBytes};
 }
 
 Launch share_launch(const KernelSpec& spec) {

@@ -42,26 +42,33 @@ void bind_configs(py::module_& module) {
   py::class_<KernelConfig> kernel_config_type(module, "KernelConfig");
   kernel_config_type
       .def(py::init([](TileConfig decode, TileConfig prefill, int min_split_blocks,
-                       int heads_per_work_tile, int fixed_split_blocks, int share_above_kib) {
-             return KernelConfig{
-                 decode,         prefill, min_split_blocks, heads_per_work_tile, fixed_split_blocks,
-                 share_above_kib};
+                       int heads_per_work_tile, int fixed_split_blocks, int share_above_kib,
+                       bool equal_splits) {
+             return KernelConfig{decode,
+                                 prefill,
+                                 min_split_blocks,
+                                 heads_per_work_tile,
+                                 fixed_split_blocks,
+                                 share_above_kib,
+                                 equal_splits};
            }),
            py::kw_only(), py::arg("decode"), py::arg("prefill"), py::arg("min_split_blocks") = 2,
            py::arg("heads_per_work_tile") = 1, py::arg("fixed_split_blocks") = 0,
-           py::arg("share_above_kib") = 131072)
+           py::arg("share_above_kib") = 131072, py::arg("equal_splits") = true)
       .def_readonly("decode", &KernelConfig::decode)
       .def_readonly("prefill", &KernelConfig::prefill)
       .def_readonly("min_split_blocks", &KernelConfig::min_split_blocks)
       .def_readonly("heads_per_work_tile", &KernelConfig::heads_per_work_tile)
       .def_readonly("fixed_split_blocks", &KernelConfig::fixed_split_blocks)
-      .def_readonly("share_above_kib", &KernelConfig::share_above_kib);
+      .def_readonly("share_above_kib", &KernelConfig::share_above_kib)
+      .def_readonly("equal_splits", &KernelConfig::equal_splits);
   define_value(kernel_config_type, [](const KernelConfig& config) {
     return py::dict(py::arg("decode") = config.decode, py::arg("prefill") = config.prefill,
                     py::arg("min_split_blocks") = config.min_split_blocks,
                     py::arg("heads_per_work_tile") = config.heads_per_work_tile,
                     py::arg("fixed_split_blocks") = config.fixed_split_blocks,
-                    py::arg("share_above_kib") = config.share_above_kib);
+                    py::arg("share_above_kib") = config.share_above_kib,
+                    py::arg("equal_splits") = config.equal_splits);
   });
 }
 

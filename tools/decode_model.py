@@ -28,6 +28,8 @@ BLOCK_COST = 8
 SEGMENT_COST = 2
 MIN_SHARE_COST = BLOCK_COST + SEGMENT_COST + 2
 WORK_TILE_BYTES = 160 << 10
+MOST_ONE_BLOCK_SPLITS = 32  # of a unit; a longer one has splits of at least two blocks
+MOST_TILES = 64  # query tiles of a step whose units are cut into equal splits
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class StreamKSchedule:
     cost: int  # cost of a unit's blocks and segments
     work_tile_cost: int
     units: int
+    tiles: int  # query tiles: units of one head group
     ctas: int
 
     def max_shares(self, cost: int) -> int:
@@ -83,12 +86,10 @@ class StreamKSchedule:
         short = 20 * self.work_tile_cost
         if not are_short(short):
             return self.nonempty_shares(baseline)
-        if self.units > baseline:
-            return self.nonempty_shares(self.whole_units(baseline))
-        splits, most = self.equal_splits()
-        if not is_near(splits * self.units, most) or (splits > 1 and not are_short(short * 2 // 5)):
-            return self.nonempty_shares(baseline)
-        return splits * self.units
+        splits = self.equal_splits(baseline)
+        if splits == 1 or (splits > 1 and are_short(short * 2 // 5)):
+            return splits * self.units
+        return self.nonempty_shares(self.whole_units(baseline) if self.units > baseline else baseline)
 
     def nonempty_shares(self, shares: int) -> int:
         """Returns how many of ``shares`` equal shares are not empty.
@@ -110,17 +111,19 @@ class StreamKSchedule:
         matched = self.units // each
         return matched if matched * each == self.units and is_near(matched, baseline) else baseline
 
-    def equal_splits(self) -> tuple[int, int]:
-        """Returns the equal KV splits of a unit and the most shares that the step can have.
-
-        Fewer splits are taken where the longest split has as many blocks.
-        """
-        most = self.max_shares(self.cost)
-        count = most // self.units
-        if count <= 1:
-            return count, most
-        fewest = math.ceil(self.blocks / math.ceil(self.blocks / count))
-        return fewest if is_near(fewest * self.units, most) else count, most
+    def equal_splits(self, baseline: int) -> int:
+        """Returns the equal KV splits of a unit (templates/planner/equal_splits.cuh), or 0 if units are not cut so."""
+        if self.units > self.ctas or self.tiles > MOST_TILES:
+            return 0
+        total = self.units * (self.cost + self.work_tile_cost)
+        limit = total + max(total // 16, BLOCK_COST * baseline)
+        most = limit // (BLOCK_COST * baseline)
+        least = 2 if self.blocks > MOST_ONE_BLOCK_SPLITS else 1
+        tried = [most - i * (1 + most // 64) for i in range(32)]
+        lengths = [n for n in tried if n >= least and self.units * math.ceil(self.blocks / n) <= self.ctas]
+        if not lengths or lengths[-1] * baseline * self.cost > limit * self.blocks:
+            return 0
+        return math.ceil(self.blocks / lengths[-1])
 
 
 def is_near(count: int, most: int) -> bool:
@@ -129,13 +132,12 @@ def is_near(count: int, most: int) -> bool:
 
 def shares(row: Row, gpu: Gpu) -> int:
     """Returns the number of CTAs that have work."""
-    if row["batch"] == 1 and 2 <= blocks(row) <= 32 and blocks(row) * units(row) <= gpu.ctas(row):
-        return blocks(row) * units(row)  # a request of few blocks: each block is a KV split
     return StreamKSchedule(
         blocks=blocks(row),
         cost=BLOCK_COST * blocks(row) + SEGMENT_COST * math.ceil(row["context"] / row["doc_tokens"]),
         work_tile_cost=BLOCK_COST * WORK_TILE_BYTES // (256 * row["head_dim"] * heads_at_once(row)),
         units=units(row),
+        tiles=row["batch"],
         ctas=gpu.ctas(row),
     ).shares()
 

@@ -80,6 +80,7 @@ class KernelConfig:
         heads_per_work_tile: int = 1,
         fixed_split_blocks: int = 0,
         share_above_kib: int = 131072,
+        equal_splits: bool = True,
     ) -> None: ...
     @property
     def decode(self) -> TileConfig:
@@ -108,6 +109,10 @@ class KernelConfig:
     @property
     def share_above_kib(self) -> int:
         """With a cascade, the KiB that a step must save reading to share segments."""
+
+    @property
+    def equal_splits(self) -> bool:
+        """Whether the query tiles of small steps are cut into equal KV splits, and not into splits of equal cost."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...

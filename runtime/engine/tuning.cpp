@@ -13,7 +13,8 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Family, {{Family::kSm80, "sm80"}, {Family::kSm90a, 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TileConfig, warps_m, warps_n, warp_m, warp_n, mma_n, stages,
                                    ctas_per_sm, family, heads)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(KernelConfig, decode, prefill, min_split_blocks,
-                                   heads_per_work_tile, fixed_split_blocks, share_above_kib)
+                                   heads_per_work_tile, fixed_split_blocks, share_above_kib,
+                                   equal_splits)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TuningWorkload, batch, query_tokens, context, doc_tokens)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TuningTrial, name, config, us, gain, noise, rejection)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TuningTask, name, workloads, trials, chosen)

@@ -58,7 +58,8 @@
 // | QueueSchedule::sort() | all threads        | the CTA   | the sorted order                     |
 // | read()                | 32 lanes           | the warp  | a tile's record, until all lanes     |
 // |                       |                    |           | have read it                         |
-// | sum_of_few()          | 32 lanes           | the warp  | the warp's sums                      |
+// | store_few_sums(),     | 32 lanes           | the warp  | the warp's sums                      |
+// | EqualSplits::cut()    |                    |           |                                      |
 #pragma once
 
 #include "planner/queue.cuh"
@@ -132,7 +133,7 @@ class Planner {
   struct ChosenSchedule {
     const RoundRobinSchedule<Spec>& round_robin;
     const QueueSchedule<Spec>& queue;
-    const StreamKSchedule& stream_k;
+    const StreamKSchedule<Spec>& stream_k;
     Schedule schedule;
 
     LAZYROPE_DEVICE int32 num_work_tiles() const {
@@ -166,7 +167,7 @@ class Planner {
   LAZYROPE_DEVICE void write(const Units& units) const {
     RoundRobinSchedule<Spec> round_robin(phase_, units);
     const QueueSchedule<Spec> queue(phase_, units);
-    StreamKSchedule stream_k(phase_, units);
+    StreamKSchedule<Spec> stream_k(phase_, units);
     if (phase_.allows_round_robin == 0 && first_work_tile_of_warp() >= stream_k.num_work_tiles())
       return;
     const Schedule schedule = choose(round_robin, queue);

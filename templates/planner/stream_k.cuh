@@ -16,22 +16,24 @@
 // while another has none. CTAs without a share are spread out, as neighbouring SMs may share a path
 // to memory.
 //
-// If the tiles cost about the same and shares are short, a share becomes whole units, or one of the
-// equal splits of a unit. This avoids work tiles and combining, and is done if few CTAs become
-// idle. With long shares it matters more that every CTA has a share. If a step has a single tile
-// per group of heads, and this has few splits of the least length, the tile is cut into exactly
-// these splits.
+// If shares are short, a share becomes whole units, where the tiles cost about the same, or one of
+// the equal splits of a unit. This avoids work tiles and combining, and is done if few CTAs become
+// idle. With long shares it matters more that every CTA has a share. Two rules make equal splits,
+// as the config chooses: EqualSplits cuts units of any lengths. The other rule, which is there for
+// comparison, cuts tiles of about the same cost, and a step's only tile.
 #pragma once
 
 #include "ops/lanes.cuh"
+#include "planner/equal_splits.cuh"
 #include "planner/units.cuh"
 
 namespace lazyrope {
 
+template <class Spec>
 class StreamKSchedule {
  public:
   LAZYROPE_DEVICE StreamKSchedule(const PlanPhase& phase, const Units& units)
-      : phase_(phase), units_(units) {}
+      : phase_(phase), units_(units), equal_splits_(phase, units) {}
 
   // Computes the shares. The other functions need it first.
   LAZYROPE_DEVICE void partition() {
@@ -41,27 +43,33 @@ class StreamKSchedule {
     shares_ = units_.count() == 0 ? 0 : max_shares(units_.group_cost);
     if (!are_short(phase_.short_share_cost))
       lengthen_splits();
+    else if (cut_equally())
+      return spread_shares();
     else if (!partition_single_tile() && are_uniform())
       match_whole_units();
+    spread_shares();
     const auto cost = static_cast<float>(group_begin(units_.num_groups));
     boundaries_per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
     share_cost_ = cost * rcp_approx_ftz_f32(static_cast<float>(shares_));
-    num_spread_ctas_ = (divide(shares_ - 1, phase_.sm_count).whole + 1) * phase_.sm_count;
-    shares_per_group_ = divide(shares_, units_.num_groups);
     groups_per_share_ =
         static_cast<float>(units_.num_groups) * rcp_approx_ftz_f32(static_cast<float>(shares_));
     search_step_ = search_step<kGroupLanes>(units_.num_tiles);
   }
 
-  // Each CTA has a first work tile, and each unit one for the CTA that goes on with it.
-  LAZYROPE_DEVICE int32 num_work_tiles() const { return phase_.work.num_ctas + units_.count(); }
+  // Each CTA has a first work tile, and each unit one for the CTA that goes on with it. After
+  // partition() there are fewer with equal splits, because a CTA then has no more than one.
+  LAZYROPE_DEVICE int32 num_work_tiles() const {
+    return phase_.work.num_ctas + (is_equal_ ? 0 : units_.count());
+  }
 
   // Describes a work tile except for its start, which WorkTileWriter adds. All lanes of a warp take
   // part, each group for its own index. A CTA without work gets an empty work tile.
   LAZYROPE_DEVICE void describe(WorkTile& work_tile, int32 index) const {
     const int32 num_ctas = phase_.work.num_ctas;
-    int32 share = index < num_ctas ? share_of(index) : -1;
+    const ShareCoord at = index < num_ctas ? share_of(index) : ShareCoord{0, -1};
     if (shares_ == 0) return;
+    if (is_equal_) return equal_splits_.describe(work_tile, at.group, at.in_group, at.exists());
+    int32 share = number_of(at);
     UnitCoord coord{};
     if (vote_sync_any(share >= 0)) coord = coord_of(smaller(larger(share, 0), shares_ - 1));
     bool exists = share < shares_ && index < num_work_tiles();
@@ -78,14 +86,35 @@ class StreamKSchedule {
   }
 
  private:
-  // Returns the share of a CTA, or shares_ if it has none. Neighbouring CTAs with shares have the
-  // same share of different groups of heads.
-  LAZYROPE_DEVICE int32 share_of(int32 cta) const {
+  // A share of a CTA: its group of heads, and its place among the group's shares.
+  struct ShareCoord {
+    int32 group;
+    int32 in_group;  // kNone if the CTA has no share, -1 if the work tile is no first one
+
+    static constexpr int32 kNone = 0x7fffffff;
+    LAZYROPE_DEVICE bool exists() const { return in_group >= 0 && in_group < kNone; }
+  };
+
+  // Returns the share of a CTA. Neighbouring CTAs with shares have the same share of different
+  // groups of heads.
+  LAZYROPE_DEVICE ShareCoord share_of(int32 cta) const {
     const Quotient rank = divide(cta * shares_, num_spread_ctas_);
     // If the next CTA has the same rank, that CTA has the share.
-    if (cta >= num_spread_ctas_ || rank.rest + shares_ < num_spread_ctas_) return shares_;
+    if (cta >= num_spread_ctas_ || rank.rest + shares_ < num_spread_ctas_)
+      return {0, ShareCoord::kNone};
     const auto [in_group, group] = divide(rank.whole, units_.num_groups);
-    return group * shares_per_group_.whole + smaller(group, shares_per_group_.rest) + in_group;
+    return {group, in_group};
+  }
+  // Returns the number of a share, shares_ if there is none, or -1.
+  LAZYROPE_DEVICE int32 number_of(const ShareCoord& at) const {
+    if (!at.exists()) return at.in_group < 0 ? -1 : shares_;
+    return at.group * shares_per_group_.whole + smaller(at.group, shares_per_group_.rest) +
+           at.in_group;
+  }
+
+  LAZYROPE_DEVICE void spread_shares() {
+    num_spread_ctas_ = (divide(shares_ - 1, phase_.sm_count).whole + 1) * phase_.sm_count;
+    shares_per_group_ = divide(shares_, units_.num_groups);
   }
 
   // Returns the greatest number of shares if each group costs group_cost: one per CTA, unless
@@ -124,10 +153,20 @@ class StreamKSchedule {
     min_cost_ = min_cost(min_split_blocks_);
   }
 
+  // Makes each share one of the equal splits of a unit, or returns false.
+  LAZYROPE_DEVICE bool cut_equally() {
+    if constexpr (Spec::kEqualSplits) {
+      is_equal_ = equal_splits_.cut(shares_, are_short(short_split_cost(phase_.short_share_cost)));
+      if (is_equal_) shares_ = equal_splits_.splits_per_group() * units_.num_groups;
+    }
+    return is_equal_;
+  }
+
   // Cuts a step of one tile per group into splits of the least length, if there is a CTA for each.
   // Boundaries are a whole split apart, so those inside of a unit are at least half a split from
   // its ends. Returns false if it changes nothing.
   LAZYROPE_DEVICE bool partition_single_tile() {
+    if constexpr (Spec::kEqualSplits) return false;
     if (units_.has_fixed_splits() || phase_.allows_round_robin != 0 || units_.num_tiles != 1)
       return false;
     const int32 blocks = warp_uniform(units_.tiles.rows.get(0).num_blocks);
@@ -151,6 +190,7 @@ class StreamKSchedule {
       if (shares * max_units == units && is_near(shares, shares_)) shares_ = shares;
       return;
     }
+    if constexpr (Spec::kEqualSplits) return;
     // Every CTA has one work tile, so the fixed cost of a work tile is the same for all and does
     // not count.
     const int32 of_blocks = units_.group_cost - units_.num_tiles * phase_.work_tile_cost;
@@ -352,6 +392,8 @@ class StreamKSchedule {
   int32 min_split_blocks_ = 0;  // least blocks of a split
   int32 min_cost_ = 0;          // least cost between a unit's end and a boundary inside of it
   int32 shares_ = 0;
+  EqualSplits equal_splits_;
+  bool is_equal_ = false;      // equal_splits_ describes the work tiles
   int32 num_spread_ctas_ = 0;  // CTAs over which shares are spread, a multiple of the SMs
   Quotient
       shares_per_group_{};  // shares of a group of heads; the first `rest` groups have one more

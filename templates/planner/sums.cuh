@@ -13,12 +13,11 @@ struct TableSum {
   int32 lost_bits;
 };
 
-// Sums at most two values a lane. All lanes of a warp take part. Returns the sum of all values.
-LAZYROPE_DEVICE int32 sum_of_few(const Column<int32>& values, const Column<int32>& sums,
-                                 int32 count) {
+// Stores the prefix sums of two values a lane, those of the entries 2 * lane and 2 * lane + 1. All
+// lanes of a warp take part. Entries from `count` on have the value 0. Returns the sum of all.
+LAZYROPE_DEVICE int32 store_few_sums(int32 first, int32 second, const Column<int32>& sums,
+                                     int32 count) {
   const int32 i = 2 * lane_index();
-  const int32 first = i < count ? values.get(i) : 0;
-  const int32 second = i + 1 < count ? values.get(i + 1) : 0;
   const int32 through = prefix_sum(first + second);
   if (i < count) sums.set(i, through - second - first);
   if (i + 1 < count) sums.set(i + 1, through - second);
@@ -26,6 +25,14 @@ LAZYROPE_DEVICE int32 sum_of_few(const Column<int32>& values, const Column<int32
   if (lane_index() == 0) sums.set(count, all);
   bar_warp_sync();
   return all;
+}
+
+// Sums at most two values a lane. All lanes of a warp take part. Returns the sum of all values.
+LAZYROPE_DEVICE int32 sum_of_few(const Column<int32>& values, const Column<int32>& sums,
+                                 int32 count) {
+  const int32 i = 2 * lane_index();
+  return store_few_sums(i < count ? values.get(i) : 0, i + 1 < count ? values.get(i + 1) : 0, sums,
+                        count);
 }
 
 // Sums any number of values, by all threads of the CTA. If the sum of all exceeds `max`, all sums

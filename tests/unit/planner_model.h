@@ -14,6 +14,7 @@
 #include "templates/planner/policy.h"
 #include "tests/support/metadata.h"
 #include "tests/support/specs.h"
+#include "tests/unit/equal_splits_model.h"
 #include "tests/unit/planner_setting.h"
 
 namespace lazyrope {
@@ -49,19 +50,6 @@ struct ModelBoundary {
   auto operator<=>(const ModelBoundary&) const = default;
 };
 
-// Returns the slots [first, end) of a segment that tokens at these positions see.
-inline std::pair<std::int64_t, std::int64_t> visible(const Setting& setting, int first_position,
-                                                     int last_position, std::int64_t origin,
-                                                     std::int64_t begin, std::int64_t end) {
-  const auto size = [&] { return std::int64_t{example_mask(setting.mask).begin()->second}; };
-  std::int64_t first = std::numeric_limits<std::int64_t>::min() / 2;
-  std::int64_t last = std::numeric_limits<std::int64_t>::max() / 2;
-  if (setting.mask != "full") last = last_position;
-  if (setting.mask == "sliding_window") first = first_position - size() + 1;
-  if (setting.mask == "chunked") first = first_position - first_position % size();
-  return {std::max(begin, first - origin), std::min(end, last - origin + 1)};
-}
-
 class Model {
  public:
   Model(const Setting& setting, const StepArrays& arrays, const PlanPhase& phase)
@@ -73,8 +61,12 @@ class Model {
     find_units();
     is_round_robin_ = is_round_robin();
     match_whole_units();
-    find_boundaries();
+    has_equal_splits_ = !boundaries_.empty();
+    if (!has_equal_splits_) find_boundaries();
   }
+
+  // Returns true if each CTA has at most one of the equal splits of a unit.
+  bool has_equal_splits() const { return has_equal_splits_ && !is_round_robin_ && !is_queued_; }
 
   // Returns true if all CTAs take units from the atomic queue.
   bool is_queued() const { return is_queued_; }
@@ -368,8 +360,10 @@ class Model {
     if (is_long && total_cost() >= min_cost(2 * min_split_blocks_) * num_shares_)
       min_split_blocks_ *= 2;
     min_cost_ = min_cost(min_split_blocks_);
+    if (!is_long && cuts_equally()) return;
     if (!sees_keys || is_long || partitions_single_tile() || !are_uniform()) return;
     const bool is_cut = num_units() <= num_shares_;
+    if (is_cut && setting_.equal_splits) return;
     const int max =
         is_cut ? max_shares(total_cost() - std::int64_t{num_units()} * phase_.work_tile_cost)
                : num_shares_;
@@ -401,9 +395,28 @@ class Model {
     for (ModelTile& tile : tiles_) tile.cost -= phase_.work_tile_cost;
   }
 
+  // Cuts few units into equal splits. Each is a share.
+  bool cuts_equally() {
+    if (!setting_.equal_splits || phase_.fixed_split_blocks > 0) return false;
+    EqualSplitsInput input = {{}, total_cost() / num_groups_, num_groups_, num_shares_};
+    for (const ModelTile& tile : tiles_) input.blocks.push_back(tile.num_blocks);
+    const std::vector<int> counts = equal_splits(std::move(input), phase_);
+    if (counts.empty()) return false;
+    for (int unit = 0; unit < num_units(); ++unit) {
+      const int blocks = tile_of(unit).num_blocks;
+      const int count = at(counts, units_[static_cast<std::size_t>(unit)].tile);
+      for (int split = 0; split < count; ++split)
+        boundaries_.push_back({unit, split * (blocks / count) + std::min(split, blocks % count)});
+    }
+    num_shares_ = static_cast<int>(boundaries_.size());
+    boundaries_.resize(static_cast<std::size_t>(phase_.work.num_ctas) + 1, {num_units(), 0});
+    return true;
+  }
+
   // Cuts the heads of a single tile into up to 32 splits of the minimum length each.
   bool partitions_single_tile() {
-    if (phase_.fixed_split_blocks > 0 || phase_.allows_round_robin != 0 || tiles_.size() != 1)
+    if (setting_.equal_splits || phase_.fixed_split_blocks > 0 || phase_.allows_round_robin != 0 ||
+        tiles_.size() != 1)
       return false;
     const int splits = tiles_[0].num_blocks / min_split_blocks_;
     if (splits < 2 || splits > kMaxSingleTileSplits || splits * num_units() > phase_.work.num_ctas)
@@ -575,6 +588,7 @@ class Model {
   int min_split_blocks_ = phase_.min_split_blocks;
   std::int64_t min_cost_ = 0;
   std::vector<ModelBoundary> boundaries_;
+  bool has_equal_splits_ = false;
 };
 
 }  // namespace lazyrope

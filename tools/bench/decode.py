@@ -96,13 +96,21 @@ OTHERS = [
     ),
 ]
 
+# Small steps, beside splits of equal cost.
+EQUAL_COST: dict[str, Any] = {"equal_cost": {"config": {"equal_splits": False}}}
+SMALL = [
+    _decode(2, 1024, variants=EQUAL_COST, limits=(Limit("equal_cost", factor=0.93),)),
+    _decode(4, 4096, heads=(8, 1), variants=EQUAL_COST, limits=(Limit("equal_cost", factor=0.92),)),
+    _decode(1, 16384, heads=(8, 1), variants=EQUAL_COST, limits=(Limit("equal_cost", factor=0.91),)),
+]
+
 # The planner alone.
 PLAN = [
     Shape("plan", 64, 1, 4096, peers=(), limits=(Limit("floor_us", plus_us=4),)),
     Shape("plan", 256, 1, 16384, doc_tokens=256, peers=(), limits=(Limit("floor_us", plus_us=10),)),
 ]
 
-DECODE = [*MAIN, *DOCUMENTS, *OTHERS, *PLAN]
+DECODE = [*MAIN, *DOCUMENTS, *OTHERS, *SMALL, *PLAN]
 
 MOST_KV = 16 << 30  # bytes of keys and values of one row
 LLAMA = {"heads": (32, 8), "head_dim": 128}

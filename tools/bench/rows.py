@@ -16,9 +16,10 @@ OLDEST_ARCH = "sm_80"  # every GPU runs the kernels of this arch's family
 class Bench(user.Bench):
     def compile(self, shape: Shape) -> lazyrope.Attention:
         """Compiles the default config for this GPU. A shape with ``family`` gets the config of the oldest GPUs."""
-        if not shape.family:
+        if not shape.family and not shape.config:
             return super().compile(shape)
-        config = lazyrope.configs(shape.spec(), OLDEST_ARCH)[0]
+        default = lazyrope.configs(shape.spec(), OLDEST_ARCH if shape.family else self.arch)[0]
+        config = lazyrope.KernelConfig(**default.__getstate__() | shape.config)
         return lazyrope.compile(shape.spec(), arch=self.arch, config=config, tune=False)
 
 

@@ -42,6 +42,7 @@ class Shape(user.Shape):
     first_context: int | None = None  # context of the first request, if it differs from the others'
     first_tokens: int | None = None  # query tokens of the first request, if they differ from the others'
     family: str | None = None  # family of the kernels, if it is not the newest that the GPU has
+    config: Overrides = field(default_factory=dict, hash=False)  # changes of the default KernelConfig
     group: str | None = None  # rows of one group are evaluated together
     options: Overrides = field(default_factory=dict, hash=False)  # further fields of the spec
     variants: dict[str, Overrides] = field(default_factory=dict, hash=False)  # changes of the row's own kernel
@@ -59,7 +60,7 @@ class Shape(user.Shape):
 
     @property
     def kernel_key(self) -> str:
-        return f"{super().kernel_key} {self.family}"
+        return f"{super().kernel_key} {self.family} {self.config}"
 
     def variant(self, overrides: Overrides) -> Shape:
         """Returns the same shape with the overrides, and without variants, peers and limits."""
