@@ -194,8 +194,10 @@ CascadeRole role_of(const KernelSpec& spec) {
   return spec.cascade ? CascadeRole::kDefers : CascadeRole::kNone;
 }
 
+// Prefill has two kernels if keys may be packed, one for the pool and one for the scratch. A step
+// uses one of them. The other one has no work, and ends early.
 Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRole role,
-                     bool is_prefill) {
+                     bool is_prefill, bool ends_early = false) {
   RopeTable table = revolutions_per_token(spec);
   TemplateValues values = rope_values(spec, table);
   values.merge(temperature_values(spec));
@@ -214,6 +216,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config, CascadeRo
                  {"kernel_class", kernel_class(config)},
                  {"wgmma_shapes", wgmma_shapes(spec, config)},
                  {"rereads_tid", fmt::to_string(rereads_tid(config))},
+                 {"ends_early", ends_early ? "1" : "0"},
                  {"page_mass", page_mass_file(spec)},
                  {"key_bias", key_bias_file(spec)},
                  {"states", states_file(spec)},
@@ -361,7 +364,8 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
     case KernelKind::kAttendDecode:
       return attend_launch(spec, config.decode, role_of(spec), /*is_prefill=*/false);
     case KernelKind::kAttendPrefill:
-      return attend_launch(spec, config.prefill, role_of(spec), /*is_prefill=*/true);
+      return attend_launch(spec, config.prefill, role_of(spec), /*is_prefill=*/true,
+                           spec.packed_prefill);
     case KernelKind::kPlanAppend:
       return {"kernel/plan_append.cu.in", {}, kAppendThreads, 1, 0};
     case KernelKind::kAppend:
@@ -379,7 +383,7 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& co
       return rotate_keys_launch(spec);
     case KernelKind::kAttendRotated:
       return attend_launch(rotated_keys_spec(spec), config.prefill, CascadeRole::kNone,
-                           /*is_prefill=*/true);
+                           /*is_prefill=*/true, spec.packed_prefill);
     case KernelKind::kPlanPageMass:
       return {"kernel/plan_page_mass.cu.in", {}, kPlanPageMassThreads, 1, kPlanPageMassSharedBytes};
     case KernelKind::kSumPageMass:

@@ -103,8 +103,9 @@ class Sm90aPrefill {
   LAZYROPE_DEVICE static void run(const Params& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     const Chunk first = SchedulerWarp<Memory>::first_work_tile(params.attend);
-    // Many launches of a shared step's kernel have no work.
-    if constexpr (Spec::kIsShared) {
+    // Many launches of some kernels have no work: those of a shared step's kernel, and those of the
+    // two of which packed keys use one.
+    if constexpr (Spec::kIsShared || LAZYROPE_ENDS_EARLY) {
       if (shfl_sync_idx(first.word[1], 0) == 0) return;
     }
     memory.init();
