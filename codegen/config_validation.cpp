@@ -19,7 +19,7 @@ constexpr int kMaxThreads = 1024;
 // prefill kernels, and only those whose query rotators can also widen keys and values.
 std::vector<int> sm90a_head_dims(bool is_prefill, int kv_bytes) {
   if (kv_bytes == 1) return is_prefill ? std::vector{64, 96, 128} : std::vector<int>{};
-  return is_prefill ? std::vector{64, 80, 96, 112, 128, 160, 192, 256}
+  return is_prefill ? std::vector{64, 72, 80, 96, 112, 128, 160, 192, 256}
                     : std::vector{64, 128, 192, 256};
 }
 

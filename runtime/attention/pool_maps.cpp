@@ -23,13 +23,16 @@ struct RowBoxes {
   ElementType type;
   int columns;  // columns of a panel
   int bytes;    // bytes of a panel
+  int limit;    // columns of the tensor; TMA writes zeros for a box's other columns
   Swizzle swizzle;
 };
 RowBoxes row_boxes(const AttentionSpec& spec) {
   const ElementType type = element_type(spec.pool_dtype());
-  if (bytes_of(type) == 1) return {type, spec.head_dim, spec.head_dim, Swizzle::kNone};
-  const int panel = panel_bytes(spec.head_dim);
-  return {type, panel / kElementBytes, panel, swizzle_of(panel)};
+  if (bytes_of(type) == 1)
+    return {type, spec.head_dim, spec.head_dim, spec.head_dim, Swizzle::kNone};
+  const int panel = panel_bytes(spec.head_dim), columns = panel / kElementBytes;
+  const int limit = is_padded(spec.head_dim) ? spec.head_dim : columns;
+  return {type, columns, panel, limit, swizzle_of(panel)};
 }
 
 // Returns true if the maps of the two pools are the same; they do not depend on scales.
@@ -89,7 +92,7 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
   if (pages == 0) return {};  // nothing is copied from an empty pool
   check_own_memory(spec, pool, page_size);
   const RowBoxes row = row_boxes(spec);
-  const int panels = heads_per_tile * spec.head_dim / row.columns;
+  const int panels = is_padded(spec.head_dim) ? 1 : heads_per_tile * spec.head_dim / row.columns;
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = pages - 1;
@@ -99,7 +102,7 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
     return device.encode(
         {.data = data,
          .type = row.type,
-         .dims = {row.columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
+         .dims = {row.limit, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
                   last_page * heads + spec.num_kv_heads},
          .strides = {pool.slot_stride, heads_per_tile == 1 ? row.bytes : head_stride(pool),
                      std::int64_t{kOctetSlots} * pool.slot_stride, head_stride(pool)},

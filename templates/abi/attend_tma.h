@@ -73,23 +73,36 @@ constexpr int ones_bytes(bool is_prefill, int head_dim) {
   return adds_weights(is_prefill, head_dim) ? 16 * 128 : 0;
 }
 
+// Products of queries and keys take 16 columns at once. Tells whether the rows of the tiles are
+// padded to these: with head_dim 72.
+constexpr bool is_padded(int head_dim) { return head_dim % 16 != 0; }
+// Returns the columns of a row of queries, with the padding.
+constexpr int query_columns(int head_dim) { return (head_dim + 15) / 16 * 16; }
 // Returns the bytes of a row of one panel. Each panel is swizzled by itself, and a row of 16-bit
-// elements is a whole number of panels.
+// elements is a whole number of panels. A padded row of keys or values has panels of 128 bytes,
+// because one product takes all columns of values. Each panel is copied by itself, and TMA writes
+// zeros for the columns that the pool's row does not have.
 constexpr int panel_bytes(int head_dim) {
-  return head_dim % 64 == 0 ? 128 : head_dim % 32 == 0 ? 64 : 32;
+  return head_dim % 64 == 0 || is_padded(head_dim) ? 128 : head_dim % 32 == 0 ? 64 : 32;
+}
+// Returns the bytes of a row of keys or values with 16-bit elements.
+constexpr int kv_row_bytes(int head_dim) {
+  const int panel = panel_bytes(head_dim);
+  return (2 * head_dim + panel - 1) / panel * panel;
 }
 
 // Tensor maps of two boxes: `runs` copies a run (two octets of slots), `octets` one octet. A box
-// has all panels of one head, or the only panel of each of two heads.
+// has all panels of one head, or the only panel of each of two heads. Of a padded row it has one
+// panel.
 struct BoxMaps {
   TensorMap runs;
   TensorMap octets;
 };
 
-// The pool as TMA copies see it. The dimensions, innermost first, are: columns of a panel, slots of
-// an octet, panels, octets, and the rest of pages and heads. Slot s of page p of head h is in octet
-// octets_per_page * p + s / 8, at heads_per_page * p + h of the last dimension. One of
-// octets_per_page and heads_per_page is 0.
+// The pool as TMA copies see it. The dimensions, innermost first, are: columns of a panel (of a
+// head if its row is padded), slots of an octet, panels, octets, and the rest of pages and heads.
+// Slot s of page p of head h is in octet octets_per_page * p + s / 8, at heads_per_page * p + h of
+// the last dimension. One of octets_per_page and heads_per_page is 0.
 struct PoolMaps {
   BoxMaps keys;
   BoxMaps values;

@@ -207,7 +207,7 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   const int num_rotated = rotated_stages(is_prefill, shape.head_dim, shape.block_m);
   const int num_rotations = rotation_stages(is_prefill, shape.head_dim);
   const int windows = table_windows(is_prefill, shape.head_dim);
-  const int query_tile_bytes = shape.block_m * shape.head_dim * kQueryElementBytes;
+  const int query_tile_bytes = shape.block_m * query_columns(shape.head_dim) * kQueryElementBytes;
   const int weight_bytes = shape.block_m / shape.warpgroups * shape.block_n * kQueryElementBytes;
   const int scratch = column_scratch_layout(shape.block_m / shape.warpgroups, weight_bytes).bytes;
   Sm90aLayout layout = {};
@@ -218,7 +218,7 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
     return begin;
   };
   const auto take_barriers = [&take](int stages) { return take(stages * kStageBarrierBytes); };
-  layout.block_bytes = shape.block_n * shape.heads * shape.head_dim * kQueryElementBytes;
+  layout.block_bytes = shape.block_n * kv_row_bytes(shape.heads * shape.head_dim);
   take(shape.stages * layout.block_bytes);
   layout.value_ring = take(shape.stages * layout.block_bytes);
   layout.rotated_queries = take(num_rotated * query_tile_bytes);

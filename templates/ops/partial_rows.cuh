@@ -68,7 +68,8 @@ class PartialRows {
 
   // Four lanes write a whole row together. Each has two of every eight columns, as in an
   // accumulator tile.
-  LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane, const RowQuads<kHeadDim / 16>& pairs,
+  LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane,
+                                   const RowQuads<(kHeadDim + 15) / 16>& pairs,
                                    const Entries& entries = {}) const {
     uint8* to = at(split_.index, row);
 #pragma unroll

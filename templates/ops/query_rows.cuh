@@ -132,15 +132,16 @@ template <class Spec, class Tile, int32 kRows, class Visit>
 LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const AttendParams& params,
                                           const WorkTileRows& rows, int32 first_row, int32 num_rows,
                                           int32 to_row, const Visit& visit) {
-  static_assert(Tile::kChunks == Tile::kFilledChunks && Tile::kChunks <= kWarpThreads);
+  constexpr int32 kChunks = Tile::kFilledChunks;
+  static_assert(kChunks <= kWarpThreads);
   // Groups of lanes that divide the rows.
-  constexpr int32 kColumns = floor_power_of_two(kWarpThreads / Tile::kChunks);
+  constexpr int32 kColumns = floor_power_of_two(kWarpThreads / kChunks);
   constexpr int32 kColumnRows = kRows / kColumns;
   constexpr int32 kOctet = 8;
   static_assert(kColumnRows % kOctet == 0);
   const uint32 lane = static_cast<uint32>(lane_index());
-  const int32 begin = static_cast<int32>(lane / Tile::kChunks) * kColumnRows;
-  const int32 chunk = static_cast<int32>(lane % Tile::kChunks);
+  const int32 begin = static_cast<int32>(lane / kChunks) * kColumnRows;
+  const int32 chunk = static_cast<int32>(lane % kChunks);
   if (begin >= kRows) return;
   const TokenTensor& tensor = params.q;
   const QueryRow<Spec> first(rows, begin < num_rows ? first_row + begin : 0);

@@ -61,10 +61,11 @@ LAZYROPE_DEVICE void write_slot_quads(uint8* row, int32 quad, const RowQuads<kQu
 
 // Writes two of every eight columns of a row, from `column` on, as a lane of an accumulator tile
 // has them. The lane with column 0 also writes the statistics.
-template <int kHeadDim, int kQuads>
+template <int kHeadDim, int kOctets, int kQuads>
 LAZYROPE_DEVICE void write_slot_pairs(uint8* row, int32 column, const RowQuads<kQuads>& result) {
+  static_assert(kOctets <= 2 * kQuads);
 #pragma unroll
-  for (int32 n = 0; n < 2 * kQuads; ++n)
+  for (int32 n = 0; n < kOctets; ++n)
     st_global(reinterpret_cast<Word2*>(row + column * 4) + 4 * n,
               Word2{{float_as_bits(result.value[2 * n]), float_as_bits(result.value[2 * n + 1])}});
   if (column == 0) write_slot_stats<kHeadDim>(row, result.stats);
@@ -85,8 +86,8 @@ class SharedRows {
     write_slot_quads<kHeadDim, kStride>(slot_row(head, row), quad, result);
   }
   LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane,
-                                   const RowQuads<kHeadDim / 16>& pairs) const {
-    write_slot_pairs<kHeadDim>(slot_row(0, row), lane * 2, pairs);
+                                   const RowQuads<(kHeadDim + 15) / 16>& pairs) const {
+    write_slot_pairs<kHeadDim, kHeadDim / 8>(slot_row(0, row), lane * 2, pairs);
   }
 
  private:

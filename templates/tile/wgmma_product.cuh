@@ -20,7 +20,10 @@ struct WgmmaElement<Bf16> {
 
 template <class Element, int kHeadDim>
 struct WgmmaProduct {
-  using Tile = WgmmaTile<kHeadDim>;  // layout of queries, keys and values
+  // Layouts of queries, and of kKeys keys or values.
+  using QueryTile = QueryWgmmaTile<kHeadDim>;
+  template <int kKeys>
+  using Tile = KvTile<kHeadDim, kKeys>;
   // If true, columns kHeadDim to kHeadDim + 7 of the rows are sums of the softmax weights, because
   // the values are 1 there.
   static constexpr bool kAddsWeights = adds_weights(true, kHeadDim);
@@ -29,16 +32,16 @@ struct WgmmaProduct {
   static constexpr bool kScaled = false;
   static constexpr bool kWidens = false;
 
-  // scores = queries x keys^T for kKeys keys. Both descriptors are made by Tile::columns().
+  // scores = queries x keys^T for kKeys keys. The descriptors are made by columns() of the tiles.
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_query_key(Accumulator<kKeys>& scores,
                                                  SharedDescriptor queries, SharedDescriptor keys) {
-    constexpr int kSteps = kHeadDim / 16;
+    constexpr int kSteps = query_columns(kHeadDim) / 16;
     SharedDescriptor a[kSteps], b[kSteps];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      a[step] = Tile::offset_by(queries, step);
-      b[step] = Tile::offset_by(keys, step);
+      a[step] = QueryTile::offset_by(queries, step);
+      b[step] = Tile<kKeys>::offset_by(keys, step);
     }
     wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a, b, false);
   }
@@ -52,14 +55,15 @@ struct WgmmaProduct {
     const int32 lane = lane_index();
     float tiles[kKeys / 8][4] = {};
 #pragma unroll 1
-    for (int32 step = 0; step < kHeadDim / 16; ++step) {
+    for (int32 step = 0; step < query_columns(kHeadDim) / 16; ++step) {
       uint32 a[4];
-      ldmatrix_x4(a, Tile::chunk(queries, row + lane % 16, 2 * step + lane / 16));
-      const SharedPtr eights = Tile::chunk(keys, lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2);
+      ldmatrix_x4(a, QueryTile::chunk(queries, row + lane % 16, 2 * step + lane / 16));
+      const SharedPtr eights =
+          Tile<kKeys>::chunk(keys, lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2);
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         uint32 b[4];
-        ldmatrix_x4(b, eights + Tile::row_step(n));
+        ldmatrix_x4(b, eights + Tile<kKeys>::row_step(n));
         Element::mma(tiles[2 * n], a, b[0], b[1]);
         Element::mma(tiles[2 * n + 1], a, b[2], b[3]);
       }
@@ -79,7 +83,8 @@ struct WgmmaProduct {
     for (int i = 0; i < Rows::kTiles; ++i) {
       SharedDescriptor b[kKeys / 16];
 #pragma unroll
-      for (int step = 0; step < kKeys / 16; ++step) b[step] = value_columns(values, ones, step, i);
+      for (int step = 0; step < kKeys / 16; ++step)
+        b[step] = value_columns<kKeys>(values, ones, step, i);
       wgmma_m64k16<Type, Rows::kTileColumns, Major::kMN>(rows.tile[i], weights, b, true);
     }
   }
@@ -110,13 +115,15 @@ struct WgmmaProduct {
 
  private:
   // Returns the descriptor of rows 16 * step and following of column tile i of the values.
+  template <int kKeys>
   LAZYROPE_DEVICE static SharedDescriptor value_columns(SharedPtr values, SharedPtr ones, int step,
                                                         int i) {
+    using Values = Tile<kKeys>;
     if constexpr (kAddsWeights) {
-      return Tile::rows_beside(values, ones).start_moved(Tile::row_step(step));
+      return Values::rows_beside(values, ones).start_moved(Values::row_step(step));
     } else {
-      constexpr int32 kTileBytes = Tile::kPanels / Rows::kTiles * Tile::kAtomBytes;
-      return Tile::rows(values) + (Tile::row_step(step) + i * kTileBytes);
+      constexpr int32 kTileBytes = Values::kPanels / Rows::kTiles * Values::panel_distance();
+      return Values::rows(values) + (Values::row_step(step) + i * kTileBytes);
     }
   }
 };

@@ -4,6 +4,10 @@
 //   r / 8 * kOctetBytes + c / n * kAtomBytes + r % 8 * kPanelBytes + (c % n ^ s) * 16,
 // where s = r % 8 * kPanelBytes / 128 is the swizzle. Eight rows are contiguous, so that one copy
 // writes them. The tile is aligned to 1024 bytes.
+//
+// If kColumns is no multiple of 16, the last panel is padded with zeros, and it has a copy of its
+// own. The tile then has all kRows rows of a panel before the next panel: r / 8 * kOctetBytes is
+// the distance in a panel, and c / n * panel_distance() the one between panels.
 #pragma once
 
 #include "abi/attend_tma.h"
@@ -12,20 +16,25 @@
 
 namespace lazyrope {
 
-template <int kColumns>
+template <int kColumns, int kRows = 0>
 struct WgmmaTile {
   static constexpr int kPanelBytes = panel_bytes(kColumns);
   static constexpr int kChunks = kColumns * kElementBytes / 16;  // chunks of a row
   static constexpr int kFilledChunks = kChunks;
-  static constexpr int kPanels = kColumns * kElementBytes / kPanelBytes;
+  static constexpr int kPanels = kv_row_bytes(kColumns) / kPanelBytes;
   static constexpr Swizzle kSwizzle = kPanelBytes == 128  ? Swizzle::k128B
                                       : kPanelBytes == 64 ? Swizzle::k64B
                                                           : Swizzle::k32B;
   static constexpr int kAtomBytes = kOctetSlots * kPanelBytes;
-  static constexpr int kOctetBytes = kPanels * kAtomBytes;
-  static_assert(kPanels * kPanelBytes == kColumns * kElementBytes);
+  static constexpr int kOctetBytes = is_padded(kColumns) ? kAtomBytes : kPanels * kAtomBytes;
+  static_assert(kPanels * kPanelBytes == kv_row_bytes(kColumns));
+  static_assert(is_padded(kColumns) == (kRows > 0));
 
-  static constexpr int bytes(int rows) { return rows / kOctetSlots * kOctetBytes; }
+  // Returns the distance of the same row in two panels.
+  static constexpr int panel_distance() {
+    return is_padded(kColumns) ? kRows * kPanelBytes : kAtomBytes;
+  }
+  static constexpr int bytes(int rows) { return rows / kOctetSlots * kPanels * kAtomBytes; }
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
     constexpr uint32 kPanelChunks = kPanelBytes / 16;
@@ -37,7 +46,7 @@ struct WgmmaTile {
     return tile +
            static_cast<int32>(r / kOctetSlots * kOctetBytes + r % kOctetSlots * kPanelBytes) +
            static_cast<int32>((c % kPanelChunks ^ swizzle) * 16) +
-           static_cast<int32>(c / kPanelChunks * kAtomBytes);
+           static_cast<int32>(c / kPanelChunks * panel_distance());
   }
 
   // Returns the address of columns run * kCount to run * kCount + kCount - 1.
@@ -59,7 +68,8 @@ struct WgmmaTile {
   template <int kOffset>
   LAZYROPE_DEVICE static SharedPtr offset_by(SharedPtr chunk) {
     static_assert(kHasFixedOffset<kOffset>);
-    return kOffset < kPanelBytes ? chunk ^ kOffset : chunk + kOffset / kPanelBytes * kAtomBytes;
+    return kOffset < kPanelBytes ? chunk ^ kOffset
+                                 : chunk + kOffset / kPanelBytes * panel_distance();
   }
 
   // Returns the descriptor of an operand whose rows are along M or N, for columns 0 to 15, along K.
@@ -69,13 +79,13 @@ struct WgmmaTile {
   // Moves a descriptor of columns() to columns 16 * sixteens and following.
   LAZYROPE_DEVICE static SharedDescriptor offset_by(SharedDescriptor columns, int32 sixteens) {
     constexpr int32 kSteps = kPanelBytes / 32;
-    return (columns + sixteens / kSteps * kAtomBytes) | sixteens % kSteps * 32;
+    return (columns + sixteens / kSteps * panel_distance()) | sixteens % kSteps * 32;
   }
 
   // Returns the descriptor of an operand whose rows are along K, for rows 0 to 15; all columns are
   // along M or N. Rows 16 * i and following are row_step(i) bytes further.
   LAZYROPE_DEVICE static SharedDescriptor rows(SharedPtr tile) {
-    return shared_descriptor(tile, kAtomBytes, kOctetBytes, kSwizzle);
+    return shared_descriptor(tile, panel_distance(), kOctetBytes, kSwizzle);
   }
   // Does the same for a tile of one panel. The panel `other` adds columns to the operand.
   LAZYROPE_DEVICE static SharedDescriptor rows_beside(SharedPtr tile, SharedPtr other) {
@@ -85,6 +95,12 @@ struct WgmmaTile {
   }
   static constexpr int32 row_step(int32 sixteens) { return sixteens * 2 * kOctetBytes; }
 };
+
+// The tile of kRows keys or values, and that of queries, whose padding is a chunk of zeros.
+template <int kColumns, int kRows>
+using KvTile = WgmmaTile<kColumns, is_padded(kColumns) ? kRows : 0>;
+template <int kColumns>
+using QueryWgmmaTile = WgmmaTile<query_columns(kColumns)>;
 
 // An accumulator of kColumns columns, which consists of kTiles accumulators of kMmaN columns. Each
 // of these is the result of one product.

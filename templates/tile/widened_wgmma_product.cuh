@@ -9,7 +9,7 @@ namespace lazyrope {
 
 template <class Element, class Format, int kHeadDim>
 struct WidenedWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
-  using Tile = typename WgmmaProduct<Element, kHeadDim>::Tile;
+  using Tile = WgmmaTile<kHeadDim>;
   static constexpr bool kScaled = true;
   static constexpr bool kWidens = true;
 

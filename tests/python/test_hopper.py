@@ -20,7 +20,7 @@ ARCH = "emu:sm_90a"
 pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="this build has no emulator")
 
 FACTORS = {
-    "head_dim": (64, 80, 96, 112, 128, 160, 192, 256),
+    "head_dim": (64, 72, 80, 96, 112, 128, 160, 192, 256),
     "group": (1, 3, 4, 8, 16),
     "dtype": ("bfloat16", "float16"),
     "page_size": (16, 32, 64),
@@ -55,7 +55,7 @@ def prefill_setting(seed: int) -> Setting:
     return replace(setting, phase="prefill") if setting.group < 4 else setting
 
 
-SEEDS = range(15)
+SEEDS = range(18)
 
 
 @pytest.mark.sample(3)
@@ -302,7 +302,7 @@ def test_rows_of_earlier_requests_change_no_bit(tokens, others, other_tokens, he
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("races", [False, True])
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 112, 128, 160, 192, 256])
+@pytest.mark.parametrize("head_dim", [64, 72, 80, 96, 112, 128, 160, 192, 256])
 @pytest.mark.parametrize(("factor", "dtype"), [(8, "float16"), (200, "bfloat16")])
 def test_scores_far_above_the_first_ones_agree_with_fp64(factor, dtype, head_dim, races):
     """Only the first scores of a row are searched for its maximum.
@@ -318,11 +318,41 @@ def test_scores_far_above_the_first_ones_agree_with_fp64(factor, dtype, head_dim
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("rope", ["none", "partial neox"])
-@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
+@pytest.mark.parametrize("head_dim", [64, 72, 128, 192, 256])
 def test_columns_beyond_rotary_dim_are_not_rotated(head_dim, rope):
     """Unrotated columns are multiplied by the score scale, as rotated ones are, for later documents too."""
     setting = Setting(head_dim=head_dim, kv_heads=1, rope=rope)
     check_case(documents_case(setting, [140, 70, 10], 70, "cpu"), build(setting))
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("rope", ["none", "llama3"])
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("of_values", [False, True])
+def test_the_padding_of_a_row_of_72_columns_is_not_the_next_head(of_values, layout, rope):
+    """Tiles in shared memory have 80 columns of keys and 128 of values. Head 1 begins at column 72 of head 0."""
+    setting = Setting(head_dim=72, kv_heads=2, group=4, layout=layout, rope=rope)
+    kernel = build(setting)
+    case = documents_case(setting, [200, 37, 90], 40, "cpu")
+    step = case.plan(kernel)
+    with lazyrope.emulator.options(races=True):
+        before, _ = kernel(case.q, case.k_pool, case.v_pool, step)
+    pool = case.v_pool if of_values else case.k_pool
+    (pool[:, :, 1] if layout == "NHD" else pool[:, 1]).fill_(torch.nan)
+    after, _ = kernel(case.q, case.k_pool, case.v_pool, step)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert after[:, 4:].isnan().all()
+
+
+@pytest.mark.parametrize("keys", [64, 96])
+def test_shorter_blocks_of_padded_rows_agree_with_fp64(keys):
+    setting = Setting(head_dim=72, kv_heads=1, group=4)
+    case = documents_case(setting, [5, 300, 130], 40, "cpu")
+    default = build(setting).config
+    state = default.prefill.__getstate__() | {"warp_n": keys, "mma_n": keys, "stages": 3}
+    config = lazyrope.KernelConfig(decode=default.decode, prefill=lazyrope.TileConfig(**state))
+    with lazyrope.emulator.options(races=True):
+        check_case(case, lazyrope.compile(case.spec, arch=ARCH, config=config))
 
 
 @pytest.mark.sample(1)

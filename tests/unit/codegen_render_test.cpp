@@ -181,8 +181,7 @@ TEST(RotatedKeys, HaveKernelsWhereLocalKeysHavePrefillOfFamilySm90a) {
   EXPECT_FALSE(config_for([](KernelSpec&) {}, "sm_100"));
   EXPECT_FALSE(config_for([](KernelSpec& s) { s.key_form = KeyForm::kLocal; }));
   EXPECT_FALSE(config_for([](KernelSpec& s) { s.batch_invariant = true; }));
-  EXPECT_TRUE(config_for([](KernelSpec& s) { s.head_dim = 80; }));
-  EXPECT_FALSE(config_for([](KernelSpec& s) { s.head_dim = 72; }));
+  EXPECT_TRUE(config_for([](KernelSpec& s) { s.head_dim = 72; }));
 }
 
 TEST(RotatedKeys, AreAttendedToByTheKernelOfLocalKeys) {

@@ -13,6 +13,7 @@
 // that a document's first keys signal these, too (kKeysSignalQueries).
 //
 // One TMA copy loads a run of 16 slots, or one of the run's two octets, with all panels of a row.
+// Where rows are padded (head_dim 72), each panel of a run has a copy of its own.
 // Stages also contain slots outside the segment: see copy_octets() and consumer_pipelines.cuh.
 //
 // The second half of a block of entries (abi/states.h) goes to the stage of the block's values. It
@@ -32,7 +33,8 @@ template <class Memory, Copied kCopied>
 class KvCopier {
   using Table = typename Memory::Table;
   static constexpr int kRuns = Memory::kRuns;
-  static constexpr int kRunBytes = Memory::kBlockBytes / kRuns;
+  using Tile = typename Memory::Tile;
+  static constexpr int kRunBytes = Tile::row_step(1);
   static constexpr int kOctetBytes = Memory::kStoredBytes / kRuns / 2;
   static constexpr bool kSignalsQueries =
       Memory::kKeysSignalQueries && kCopied == Copied::kKeys && !Memory::kWidens;
@@ -266,6 +268,12 @@ class KvCopier {
       for (int32 run = 0; run < kRuns; ++run) {
         const int32 at[5] = {0, 0, 0, coords[run].octet, coords[run].head};
         load(tile + run * kRunBytes, map, at, barrier);
+        if constexpr (is_padded(Memory::kHeadDim)) {
+          static_assert(Tile::kPanels == 2 && !Memory::kSkipsOctets);
+          const int32 second[5] = {Tile::kPanelBytes / kElementBytes, 0, 0, coords[run].octet,
+                                   coords[run].head};
+          load(tile + (Tile::panel_distance() + run * kRunBytes), map, second, barrier);
+        }
       }
     }
   }

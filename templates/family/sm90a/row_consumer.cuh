@@ -56,8 +56,10 @@ class RowConsumer {
   static constexpr bool kStepsBeforeLoop = kHeadDim != 128;
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
-  using Result =
-      WorkTileResult<Spec, Team, kHeadDim % kWidestSlices == 0 ? kWidestSlices : kWideSlices>;
+  using Result = WorkTileResult<Spec, Team,
+                                kHeadDim % kWidestSlices == 0 ? kWidestSlices
+                                : kHeadDim % kWideSlices == 0 ? kWideSlices
+                                                              : kNarrowSlices>;
   using KeyBiases = typename SelectType<Spec::kHasKeyBias, RowKeyBias<kKeys>, NoKeyBias>::Type;
   using Queries =
       typename QueriesFor<Spec, Memory, Memory::kConsumersRotate, Memory::kHasRotation>::Type;
@@ -382,8 +384,8 @@ class RowConsumer {
   // Returns the lane's pairs of columns of one of its rows, in kOctets octets of columns from
   // `octet` on.
   template <int kOctets>
-  LAZYROPE_DEVICE RowQuads<kOctets / 2> lane_columns(int32 h, int octet) const {
-    RowQuads<kOctets / 2> columns;
+  LAZYROPE_DEVICE RowQuads<(kOctets + 1) / 2> lane_columns(int32 h, int octet) const {
+    RowQuads<(kOctets + 1) / 2> columns;
     columns.stats = stats(h);
 #pragma unroll
     for (int i = 0; i < 2 * kOctets; ++i) columns.value[i] = column(h, octet + i / 2, i % 2);
@@ -410,7 +412,8 @@ class RowConsumer {
       for (int octet = 0; octet < kWholeOctets; octet += kOctets) {
         const auto columns = lane_columns<kOctets>(h, octet);
         if constexpr (Spec::kDefers) {
-          if (slot != nullptr) write_slot_pairs<kHeadDim>(slot, octet * 8 + lane % 4 * 2, columns);
+          if (slot != nullptr)
+            write_slot_pairs<kHeadDim, kOctets>(slot, octet * 8 + lane % 4 * 2, columns);
         }
         write_columns(to + octet * 16, columns, output.scale_of(0, columns.stats.sum), writes);
         if (octet == 0 && writes && lane % 4 == 0) output.write_lse(0, row, columns.stats);
@@ -433,20 +436,21 @@ class RowConsumer {
       if (writes) st_global(reinterpret_cast<Chunk*>(to + i * 64), chunk);
     }
   }
-  // Writes the last two octets of columns, where four lanes have too few to exchange. Each lane
-  // writes its own pairs, the first of them to `to`.
+  // Writes the last one or two octets of columns, where four lanes have too few to exchange. Each
+  // lane writes its own pairs, the first of them to `to`.
   LAZYROPE_DEVICE void write_last_octets(uint8* to, uint8* slot, int32 h,
                                          const OutputRows<Spec>& output, bool writes) const {
     constexpr int kFirst = kHeadDim / 32 * 4;
-    static_assert(kHeadDim / 8 - kFirst == 2);
-    const auto columns = lane_columns<2>(h, kFirst);
+    constexpr int kOctets = kHeadDim / 8 - kFirst;
+    static_assert(kOctets <= 2);
+    const auto columns = lane_columns<kOctets>(h, kFirst);
     if constexpr (Spec::kDefers) {
       if (slot != nullptr)
-        write_slot_pairs<kHeadDim>(slot, kFirst * 8 + lane_index() % 4 * 2, columns);
+        write_slot_pairs<kHeadDim, kOctets>(slot, kFirst * 8 + lane_index() % 4 * 2, columns);
     }
     const float scale = output.scale_of(0, columns.stats.sum);
 #pragma unroll
-    for (int octet = 0; octet < 2; ++octet)
+    for (int octet = 0; octet < kOctets; ++octet)
       if (writes)
         st_global(reinterpret_cast<uint32*>(to + octet * 16),
                   Spec::Element::pack(columns.value[2 * octet] * scale,

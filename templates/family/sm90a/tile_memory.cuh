@@ -157,8 +157,8 @@ struct TileMemory {
   // the rings.
   static constexpr bool kQueriesIssueFirst = kCopyWarps == 2;
 
-  using Tile = WgmmaTile<kHeads * kHeadDim>;  // a tile of keys or values
-  using QueryTile = WgmmaTile<kHeadDim>;
+  using Tile = KvTile<kHeads * kHeadDim, kKeys>;
+  using QueryTile = QueryWgmmaTile<kHeadDim>;
   using Original = SharedTile<kHeadDim>;
   static constexpr int kMemories = Spec::kMemories;
   static constexpr bool kHasStates = kMemories > 0;
@@ -266,6 +266,7 @@ struct TileMemory {
         kNumAllConsumers - (kSignalsRotationEnd ? kRotatorWarps : 0);
     constexpr uint32 kNumTileProducers = kWidens ? kRotatorWarps : 1;
     if constexpr (kOnesBytes > 0) fill_ones();
+    if constexpr (QueryTile::kChunks > Original::kFilledChunks) clear_query_padding();
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Pipeline<kNumWorkTiles>::init(at + kWorkTileBarriers, 1, kNumAllConsumers);
     if (warp == 1) Pipeline<kWindows>::init(at + kWindowBarriers, 1, kNumWindowConsumers);
@@ -287,6 +288,13 @@ struct TileMemory {
   }
 
  private:
+  // Clears the columns of the rotated queries that q does not have. Nothing writes them afterwards.
+  LAZYROPE_DEVICE void clear_query_padding() const {
+    static_assert(QueryTile::kChunks == Original::kFilledChunks + 1);
+    for (int32 row = thread_index(); row < kRotatedStages * kRows; row += block_threads())
+      st_shared(QueryTile::chunk(rotated(0), row, Original::kFilledChunks), Chunk{});
+    fence_proxy_async();
+  }
   LAZYROPE_DEVICE void fill_ones() const {
     const uint32 one = Spec::Element::pack(1.0f, 1.0f);
     for (int32 i = thread_index(); i < kOnesBytes / 16; i += block_threads())
