@@ -125,10 +125,10 @@ KernelConfig config_of(const Sm80Row& row, const KernelSpec& spec, const Arch& a
   return with_fixed_splits(config, spec);
 }
 
-// Returns the error that validate() throws for a config, or "" if the config is legal.
+// Returns the error that validate_tiles() throws for a config, or "" if its tiles are legal.
 std::string validation_error(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
   try {
-    validate(config, spec, arch);
+    validate_tiles(config, spec, arch);
     return "";
   } catch (const SpecError& error) {
     return error.what();
@@ -153,11 +153,12 @@ std::vector<Sm80Row> rows_of(int head_dim) {
 // because it has more rows than the family's decode kernel can compute.
 KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const Arch& arch) {
   if (spec.key_form == KeyForm::kRaw) return config;  // the family has no kernels for raw keys
+  const bool is_float8 = spec.compute == Compute::kFloat8;  // its weights take fewer registers
   for (const Sm90aRow& row : sm90a_rows()) {
     const TileConfig& before = config.*row.tile;
     const bool serves_tokens =
         row.config.divides_rows() || spec.group_size <= row.config.rows_per_head();
-    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.allows_softcap) ||
+    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.allows_softcap && !is_float8) ||
         !serves_tokens || before.family == Family::kSm90a ||
         before.divides_rows() != row.config.divides_rows() ||
         (spec.states && row.config.divides_rows()))  // prefill of the family has no states
@@ -166,7 +167,7 @@ KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const
     changed.*row.tile = row.config;
     if (row.tile == &KernelConfig::decode) changed.min_split_blocks = 1;  // fastest on an H200
     changed = with_fixed_splits(changed, spec);
-    if (is_legal(changed, spec, arch)) config = changed;
+    if (has_legal_tiles(changed, spec, arch)) config = changed;
   }
   return config;
 }
@@ -182,6 +183,8 @@ std::vector<KernelConfig> fitting_configs(const KernelSpec& spec, const Arch& ar
       result.push_back(better);
     result.push_back(config);
   }
+  // Products of 8 bits have no prefill kernel of family sm80.
+  std::erase_if(result, [&](const KernelConfig& config) { return !is_legal(config, spec, arch); });
   return result;
 }
 
@@ -252,6 +255,11 @@ void validate_head_dim(int head_dim) {
 
 std::vector<KernelConfig> configs(const KernelSpec& spec, const Arch& arch) {
   validate_head_dim(spec.head_dim);
+  if (spec.compute == Compute::kFloat8 && !has_family(arch, Family::kSm90a))
+    throw SpecError(
+        fmt::format(R"(compute = "float8" on {}; products of 8 bits need a GPU of family sm90a )"
+                    R"((Hopper): give compute = "dtype" there)",
+                    arch.name));
   std::vector<KernelConfig> result = fitting_configs(spec, arch);
   if (result.empty()) throw SpecError(no_config_message(spec, arch));
   return result;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "codegen/config_table.h"
 #include "codegen/error.h"
 #include "codegen/kernel_config.h"
 #include "templates/abi/shared_layout.h"
@@ -23,6 +24,14 @@ std::vector<int> sm90a_head_dims(bool is_prefill, int kv_bytes) {
                     : std::vector{64, 128, 192, 256};
 }
 
+// Rejects tiles for which the family has no kernel of 8-bit products.
+void check_compute(const TileConfig& prefill, const KernelSpec& spec) {
+  if (spec.compute == Compute::kDtype || prefill.family == Family::kSm90a) return;
+  throw SpecError(
+      R"(kernel config: prefill.family = sm80 with compute = "float8"; products of 8 bits have )"
+      "prefill kernels of family sm90a alone");
+}
+
 // Checks one tile of a config. Errors name the tile and the member.
 class TileConfigCheck {
  public:
@@ -33,7 +42,8 @@ class TileConfigCheck {
         kv_bytes_(bytes_of(spec.pool_dtype())),
         states_(spec.states),
         has_odd_kv_heads_(spec.has_odd_kv_heads),
-        has_key_bias_(spec.key_bias) {}
+        has_key_bias_(spec.key_bias),
+        float8_(spec.compute == Compute::kFloat8) {}
 
   void shape() const {
     one_of("heads", tile_.heads, allowed_heads());
@@ -66,7 +76,7 @@ class TileConfigCheck {
     if (!has_family(arch, tile_.family))
       throw SpecError(fmt::format("kernel config: {}.family = {}; {} has only {}", name_,
                                   to_string(tile_.family), arch.name, to_string(arch.family)));
-    const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_, has_key_bias_, states_);
+    const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_, has_key_bias_, states_, float8_);
     if (bytes > arch.shared_per_block)
       throw SpecError(
           fmt::format("kernel config: {} needs {} bytes of shared memory; a CTA has {} on {}",
@@ -89,9 +99,12 @@ class TileConfigCheck {
           name_));
     if (tile_.divides_rows()) {
       one_of("warp_m", tile_.warp_m, {16});
-      // With a pool of 8 bits, each of four warps widens whole runs of 16 keys.
+      // With a pool of 8 bits, each of four warps widens whole runs of 16 keys. For products of 8
+      // bits it transposes the values of 32 keys.
       one_of("warp_n", tile_.warp_n,
-             kv_bytes_ == 1 ? std::vector{64, 128} : std::vector{64, 96, 128});
+             float8_          ? std::vector{128}
+             : kv_bytes_ == 1 ? std::vector{64, 128}
+                              : std::vector{64, 96, 128});
       one_of("ctas_per_sm", tile_.ctas_per_sm, {1});
     } else {
       one_of("warp_m", tile_.warp_m, {16, 32});
@@ -164,11 +177,14 @@ class TileConfigCheck {
   bool states_;  // the blocks of entries have twice the runs (templates/abi/states.h)
   bool has_odd_kv_heads_;
   bool has_key_bias_;
+  bool float8_;
 };
 
 }  // namespace
 
-void validate(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
+std::vector<int> float8_head_dims() { return sm90a_head_dims(/*is_prefill=*/true, 1); }
+
+void validate_tiles(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
   for (const auto& [name, attend] :
        {std::pair{"decode", config.decode}, {"prefill", config.prefill}}) {
     const TileConfigCheck check(name, attend, spec);
@@ -197,6 +213,20 @@ void validate(const KernelConfig& config, const KernelSpec& spec, const Arch& ar
   if (spec.batch_invariant && config.fixed_split_blocks == 0)
     throw SpecError(
         "kernel config: fixed_split_blocks = 0; with batch_invariant it must be at least 1");
+}
+
+void validate(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
+  validate_tiles(config, spec, arch);
+  check_compute(config.prefill, spec);
+}
+
+bool has_legal_tiles(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
+  try {
+    validate_tiles(config, spec, arch);
+    return true;
+  } catch (const SpecError&) {
+    return false;
+  }
 }
 
 bool is_legal(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {

@@ -8,7 +8,7 @@ namespace lazyrope {
 namespace {
 
 Sm90aShape sm90a_shape(const TileConfig& config, int head_dim, int kv_bytes, bool key_bias,
-                       bool states) {
+                       bool states, bool float8) {
   return {
       .head_dim = head_dim,
       .block_m = config.block_m(),
@@ -17,9 +17,10 @@ Sm90aShape sm90a_shape(const TileConfig& config, int head_dim, int kv_bytes, boo
       .heads = config.heads,
       .warpgroups = config.divides_rows() ? config.warps_m / kWarpsPerWarpgroup : config.warps_m,
       .is_prefill = config.divides_rows(),
-      .widens = kv_bytes == 1,
+      .widens = kv_bytes == 1 && !float8,
       .key_bias = key_bias,
-      .states = states};
+      .states = states,
+      .float8 = float8 && config.divides_rows()};
 }
 
 Sm80PrefillShape sm80_prefill_shape(const TileConfig& config, int head_dim, int kv_bytes,
@@ -52,15 +53,17 @@ int TileConfig::threads(int head_dim) const {
   return (warps_m * warps_n + producers) * kThreadsPerWarp;
 }
 
-int TileConfig::shared_bytes(int head_dim, int kv_bytes, bool key_bias, bool states) const {
+int TileConfig::shared_bytes(int head_dim, int kv_bytes, bool key_bias, bool states,
+                             bool float8) const {
   if (family == Family::kSm90a)
-    return layout_of(sm90a_shape(*this, head_dim, kv_bytes, key_bias, states)).bytes;
+    return layout_of(sm90a_shape(*this, head_dim, kv_bytes, key_bias, states, float8)).bytes;
   if (divides_rows()) return layout_of(sm80_prefill_shape(*this, head_dim, kv_bytes, states)).bytes;
   return layout_of(sm80_decode_shape(*this, head_dim, kv_bytes, key_bias, states)).bytes;
 }
 
 int TileConfig::shared_bytes(const KernelSpec& spec) const {
-  return shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()), spec.key_bias, spec.states);
+  return shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()), spec.key_bias, spec.states,
+                      spec.compute == Compute::kFloat8);
 }
 
 int TileConfig::saved_query_bytes(int head_dim) const {

@@ -37,9 +37,9 @@ struct TileConfig {
   // alone. In family sm90a it is the block of all warps, in family sm80 that of one warp.
   int planner_block_n() const { return family == Family::kSm90a ? block_n() : warp_n; }
   // Returns the dynamic shared memory of a CTA in bytes. An element of the pool has kv_bytes bytes.
-  // Kernels of a key bias and those of attention states need more.
-  int shared_bytes(int head_dim, int kv_bytes = 2, bool key_bias = false,
-                   bool states = false) const;
+  // Kernels of a key bias, those of attention states and those of 8-bit products need other sizes.
+  int shared_bytes(int head_dim, int kv_bytes = 2, bool key_bias = false, bool states = false,
+                   bool float8 = false) const;
   // Does the same for the kernels of a spec.
   int shared_bytes(const KernelSpec& spec) const;
   // Returns the global memory of a CTA in bytes in which its consumers save the queries of the
@@ -78,6 +78,9 @@ std::string describe(const KernelConfig& config);
 
 // Returns the head_dims that have kernels, in ascending order.
 std::vector<int> supported_head_dims();
+
+// Returns the head_dims that have prefill kernels of 8-bit products (Compute::kFloat8).
+std::vector<int> float8_head_dims();
 
 // Throws SpecError, which names the nearest supported head_dims, if head_dim is not supported.
 void validate_head_dim(int head_dim);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 
@@ -34,6 +35,8 @@ constexpr std::array kKvDtypes = {Named{"bfloat16", Dtype::kBf16}, Named{"float1
 constexpr std::array kRopeForms = {Named{"raw", RopeForm::kRaw},
                                    Named{"rotated", RopeForm::kRotated}};
 constexpr std::array kKeyForms = {Named{"local", KeyForm::kLocal}, Named{"raw", KeyForm::kRaw}};
+constexpr std::array kComputes = {Named{"dtype", Compute::kDtype},
+                                  Named{"float8", Compute::kFloat8}};
 
 template <class Enum, std::size_t kCount>
 std::string_view name_of(const std::array<Named<Enum>, kCount>& table, Enum value) {
@@ -176,16 +179,42 @@ void validate_states(const KernelSpec& spec) {
            "packing copies tokens, not the entries of a memory: choose one of them");
 }
 
+// The products of 8 bits read the pool's own elements (templates/tile/float8_product.cuh).
+void validate_compute(const KernelSpec& spec) {
+  if (spec.compute == Compute::kDtype) return;
+  if (spec.pool_dtype() != Dtype::kFp8E4m3)
+    throw SpecError(
+        fmt::format(R"(compute = "float8" with kv_dtype = "{}"; products of 8 bits read a pool of )"
+                    R"(float8_e4m3fn: give kv_dtype = "float8_e4m3fn")",
+                    to_string(spec.pool_dtype())));
+  const std::vector<int> head_dims = float8_head_dims();
+  if (std::ranges::find(head_dims, spec.head_dim) == head_dims.end())
+    throw SpecError(
+        fmt::format("compute = \"float8\" with head_dim = {}; products of 8 bits have kernels for "
+                    "head_dim = {}",
+                    spec.head_dim, fmt::join(head_dims, ", ")));
+  for (const auto& [is_given, name, why] :
+       {std::tuple{spec.states, "states", "prefill of attention states has no products of 8 bits"},
+        std::tuple{spec.cascade, "cascade", "the kernel of shared segments has none of 8 bits"},
+        std::tuple{spec.packed_prefill, "packed_prefill",
+                   "packed keys have 16 bits, and so have their products"}})
+    if (is_given)
+      throw SpecError(
+          fmt::format("compute = \"float8\" with {}; {}: choose one of them", name, why));
+}
+
 }  // namespace
 
 std::string_view to_string(Dtype dtype) { return name_of(kKvDtypes, dtype); }
 std::string_view to_string(RopeForm form) { return name_of(kRopeForms, form); }
 std::string_view to_string(KeyForm form) { return name_of(kKeyForms, form); }
+std::string_view to_string(Compute compute) { return name_of(kComputes, compute); }
 Dtype dtype_from(std::string_view name) { return value_of(kDtypes, "dtype", name); }
 Dtype kv_dtype_from(std::string_view name) { return value_of(kKvDtypes, "kv_dtype", name); }
 int bytes_of(Dtype dtype) { return dtype == Dtype::kBf16 || dtype == Dtype::kFp16 ? 2 : 1; }
 RopeForm rope_form_from(std::string_view name) { return value_of(kRopeForms, "form", name); }
 KeyForm key_form_from(std::string_view name) { return value_of(kKeyForms, "key_form", name); }
+Compute compute_from(std::string_view name) { return value_of(kComputes, "compute", name); }
 
 void validate(const KernelSpec& spec) {
   validate_head_dim(spec.head_dim);
@@ -204,6 +233,7 @@ void validate(const KernelSpec& spec) {
   validate_states(spec);
   validate_kv_dtype(spec);
   validate_key_form(spec);
+  validate_compute(spec);
   validate(spec.rope, spec.head_dim);
 }
 
@@ -226,6 +256,7 @@ std::string describe(const KernelSpec& spec) {
   if (spec.states) text += ", states";
   if (spec.key_form == KeyForm::kRaw) text += ", raw keys";
   if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
+  if (spec.compute == Compute::kFloat8) text += ", 8-bit products";
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));
 }
 

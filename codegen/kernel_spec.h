@@ -20,6 +20,11 @@ enum class RopeForm { kRaw, kRotated };
 // several RoPE tables.
 enum class KeyForm { kLocal, kRaw };
 
+// The type of the elements that the products of prefill multiply: the dtype of the queries, or 8
+// bits. With 8 bits, queries and softmax weights are rounded to float8_e4m3fn, and the pool has such
+// elements, too. Decode always multiplies elements of the queries' dtype.
+enum class Compute { kDtype, kFloat8 };
+
 // A temperature of queries by their position, as in Llama 4 and Ministral 3: the scores of a query
 // at logical position p are multiplied by 1 + beta ln(1 + floor((p + offset) / interval)).
 struct QueryTemperature {
@@ -37,10 +42,12 @@ int bytes_of(Dtype dtype);
 std::string_view to_string(Dtype);
 std::string_view to_string(RopeForm);
 std::string_view to_string(KeyForm);
+std::string_view to_string(Compute);
 Dtype dtype_from(std::string_view name);         // "bfloat16" or "float16"
 Dtype kv_dtype_from(std::string_view name);      // also "float8_e4m3fn" or "float8_e5m2"
 RopeForm rope_form_from(std::string_view name);  // "raw" or "rotated"
 KeyForm key_form_from(std::string_view name);    // "local" or "raw"
+Compute compute_from(std::string_view name);     // "dtype" or "float8"
 
 // The attention that kernels compute, and the form of appended keys. Every field changes the source
 // of a kernel or the choice of its config. Page size, layout and scale are no fields, because they
@@ -68,6 +75,7 @@ struct KernelSpec {
   bool packed_prefill = false;  // prefill may copy keys first, so that blocks mix documents
   bool states = false;          // segments can be memories of attention states
   bool scaled = false;          // keys and values of 16 bits have scales (codegen/rotated_keys.h)
+  Compute compute = Compute::kDtype;  // the elements of prefill's products
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   bool has_fp8_pool() const { return bytes_of(pool_dtype()) == 1; }

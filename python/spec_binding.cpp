@@ -76,7 +76,7 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
                         std::optional<double> softcap, bool sinks, const py::object& kv_dtype,
                         bool batch_invariant, std::optional<QueryTemperature> temperature,
                         bool cascade, bool page_mass, bool key_bias, bool packed_prefill,
-                        bool states) {
+                        bool states, const std::string& compute) {
   AttentionSpec spec;
   spec.head_dim = head_dim;
   spec.num_q_heads = num_q_heads;
@@ -100,6 +100,7 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   spec.key_bias = key_bias;
   spec.packed_prefill = packed_prefill;
   spec.states = states;
+  spec.compute = compute_from(compute);
   validate(spec);
   return spec;
 }
@@ -112,7 +113,7 @@ std::optional<std::string> optional_dtype_name(const py::object& dtype) {
 AttentionSpec with_arguments(AttentionSpec spec, const std::string& query_form,
                              const py::object& kv_dtype, bool batch_invariant, int ranks,
                              bool cascade, bool page_mass, bool key_bias, bool packed_prefill,
-                             bool states) {
+                             bool states, const std::string& compute) {
   spec.query_form = rope_form_from(query_form);
   spec.append_form = spec.append_form_by_default();
   spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
@@ -122,6 +123,7 @@ AttentionSpec with_arguments(AttentionSpec spec, const std::string& query_form,
   spec.key_bias = key_bias;
   spec.packed_prefill = packed_prefill;
   spec.states = states;
+  spec.compute = compute_from(compute);
   validate(spec);
   return tensor_parallel(std::move(spec), ranks);
 }
@@ -131,11 +133,11 @@ AttentionSpec spec_from_hf(const py::object& config, const py::object& dtype,
                            const py::object& kv_dtype, bool batch_invariant, int ranks,
                            std::optional<int> max_model_len, const std::string& key_form,
                            bool cascade, bool page_mass, bool key_bias, bool packed_prefill,
-                           bool states) {
+                           bool states, const std::string& compute) {
   return with_arguments(attention_spec_from_hf(config_text(config), optional_dtype_name(dtype),
                                                layer, {max_model_len, key_form_from(key_form)}),
                         query_form, kv_dtype, batch_invariant, ranks, cascade, page_mass, key_bias,
-                        packed_prefill, states);
+                        packed_prefill, states, compute);
 }
 
 std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::object& dtype,
@@ -143,12 +145,12 @@ std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::objec
                                        bool batch_invariant, int ranks,
                                        std::optional<int> max_model_len,
                                        const std::string& key_form, bool cascade, bool page_mass,
-                                       bool key_bias, bool packed_prefill, bool states) {
+                                       bool key_bias, bool packed_prefill, bool states, const std::string& compute) {
   auto groups = attention_groups_from_hf(config_text(config), optional_dtype_name(dtype),
                                          {max_model_len, key_form_from(key_form)});
   for (LayerGroup& group : groups)
     group.spec = with_arguments(std::move(group.spec), query_form, kv_dtype, batch_invariant, ranks,
-                                cascade, page_mass, key_bias, packed_prefill, states);
+                                cascade, page_mass, key_bias, packed_prefill, states, compute);
   return groups;
 }
 
@@ -177,7 +179,8 @@ py::dict arguments_of(const AttentionSpec& spec) {
                   py::arg("batch_invariant") = spec.batch_invariant,
                   py::arg("temperature") = spec.temperature, py::arg("cascade") = spec.cascade,
                   py::arg("page_mass") = spec.page_mass, py::arg("key_bias") = spec.key_bias,
-                  py::arg("packed_prefill") = spec.packed_prefill, py::arg("states") = spec.states);
+                  py::arg("packed_prefill") = spec.packed_prefill, py::arg("states") = spec.states,
+                  py::arg("compute") = to_string(spec.compute));
 }
 
 py::dict arguments_of(const QueryTemperature& temperature) {
@@ -250,7 +253,7 @@ void bind_spec(py::module_& module) {
            py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
            py::arg("temperature") = py::none(), py::arg("cascade") = false,
            py::arg("page_mass") = false, py::arg("key_bias") = false,
-           py::arg("packed_prefill") = false, py::arg("states") = false)
+           py::arg("packed_prefill") = false, py::arg("states") = false, py::arg("compute") = "dtype")
       .def_static("from_hf", &spec_from_hf, py::arg("config"), py::kw_only(),
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("layer") = py::none(), py::arg("kv_dtype") = py::none(),
@@ -258,14 +261,14 @@ void bind_spec(py::module_& module) {
                   py::arg("max_model_len") = py::none(), py::arg("key_form") = "local",
                   py::arg("cascade") = false, py::arg("page_mass") = false,
                   py::arg("key_bias") = false, py::arg("packed_prefill") = false,
-                  py::arg("states") = false, py::call_guard<LogDelivery>())
+                  py::arg("states") = false, py::arg("compute") = "dtype", py::call_guard<LogDelivery>())
       .def_static("groups_from_hf", &groups_from_hf, py::arg("config"), py::kw_only(),
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
                   py::arg("tensor_parallel") = 1, py::arg("max_model_len") = py::none(),
                   py::arg("key_form") = "local", py::arg("cascade") = false,
                   py::arg("page_mass") = false, py::arg("key_bias") = false,
-                  py::arg("packed_prefill") = false, py::arg("states") = false,
+                  py::arg("packed_prefill") = false, py::arg("states") = false, py::arg("compute") = "dtype",
                   py::call_guard<LogDelivery>())
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
@@ -294,6 +297,8 @@ void bind_spec(py::module_& module) {
       .def_readonly("key_bias", &AttentionSpec::key_bias)
       .def_readonly("packed_prefill", &AttentionSpec::packed_prefill)
       .def_readonly("states", &AttentionSpec::states)
+      .def_property_readonly("compute",
+                             [](const AttentionSpec& s) { return to_string(s.compute); })
       .def_property_readonly(
           "frequencies",
           [](const AttentionSpec& s) { return rope_variant(s.rope.variant).frequencies(s.rope); })

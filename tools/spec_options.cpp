@@ -152,6 +152,10 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
       ->group(kBothGroup);
   app.add_flag("--states", options.states, "Let segments be memories of attention states")
       ->group(kBothGroup);
+  offer_values(add("--compute", options.compute, "NAME",
+                   "Elements that prefill multiplies: dtype, or float8 on Hopper over a\npool of "
+                   "float8_e4m3fn (default: dtype)"),
+               {std::string(to_string(Compute::kDtype)), std::string(to_string(Compute::kFloat8))});
   offer_values(add("--query-form", options.query_form, "FORM",
                    "raw, or rotated if the caller rotates queries (default: raw)"),
                forms);
@@ -307,6 +311,7 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.key_bias) spec.key_bias = true;
   if (options.packed_prefill) spec.packed_prefill = true;
   if (options.states) spec.states = true;
+  if (options.compute) spec.compute = compute_from(*options.compute);
   validate(spec);
   return tensor_parallel(std::move(spec), options.tensor_parallel);
 }

@@ -40,6 +40,7 @@ struct SpecOptions {
   bool key_bias = false;
   bool packed_prefill = false;
   bool states = false;
+  std::optional<std::string> compute;
 };
 
 struct NamedSpec {

@@ -109,6 +109,7 @@ class AttentionSpec:
         key_bias: bool = False,
         packed_prefill: bool = False,
         states: bool = False,
+        compute: Literal["dtype", "float8"] = "dtype",
     ) -> None:
         """
         Args:
@@ -167,6 +168,12 @@ class AttentionSpec:
                 and counts it as one key whose logit is the entry's LSE. Only the keys of a memory are read as a whole.
                 Such a spec cannot have a cascade, page_mass, key_bias, packed_prefill, batch_invariant, a window, a
                 chunk or raw keys.
+            compute: The elements that prefill multiplies: "dtype" for those of the queries, or "float8" for 8 bits,
+                which takes less time and is less accurate. With "float8", rotated queries and softmax weights are
+                rounded to float8_e4m3fn; keys and values are multiplied as the pool stores them. Only Hopper's kernels
+                have such products, for head_dim 64, 96 and 128 and a pool of float8_e4m3fn. Decode, which does not
+                gain from them, multiplies elements of the queries' dtype. Such a spec has no cascade, packed_prefill
+                or states.
 
         Raises:
             SpecError: A value is not allowed, or two values do not fit together.
@@ -189,6 +196,7 @@ class AttentionSpec:
         key_bias: bool = False,
         packed_prefill: bool = False,
         states: bool = False,
+        compute: Literal["dtype", "float8"] = "dtype",
     ) -> AttentionSpec:
         """Returns the attention of a Hugging Face model.
 
@@ -220,6 +228,7 @@ class AttentionSpec:
             key_bias: If True, calls add a bias to the scores of each key, as in :class:`AttentionSpec`.
             packed_prefill: If True, prefill may pack the keys of documents, as in :class:`AttentionSpec`.
             states: If True, segments can be memories of attention states, as in :class:`AttentionSpec`.
+            compute: The elements that prefill multiplies, as in :class:`AttentionSpec`.
 
         Raises:
             SpecError: The config has an unknown model type or RoPE type, or a key that would change the result; the
@@ -247,6 +256,7 @@ class AttentionSpec:
         key_bias: bool = False,
         packed_prefill: bool = False,
         states: bool = False,
+        compute: Literal["dtype", "float8"] = "dtype",
     ) -> list[LayerGroup]:
         """Returns the attention of every layer of a Hugging Face model, as groups of layers with equal specs.
 
@@ -267,6 +277,7 @@ class AttentionSpec:
             key_bias: As in :class:`AttentionSpec`.
             packed_prefill: As in :class:`AttentionSpec`.
             states: As in :class:`AttentionSpec`.
+            compute: As in :class:`AttentionSpec`.
 
         Returns:
             The groups, in the order of their first layers. Each layer with attention is in one of them. A config that
@@ -326,6 +337,8 @@ class AttentionSpec:
     def packed_prefill(self) -> bool: ...
     @property
     def states(self) -> bool: ...
+    @property
+    def compute(self) -> Literal["dtype", "float8"]: ...
     @property
     def frequencies(self) -> list[float]:
         """The radians per token of each rotated pair, in fp64. The list has rotary_dim / 2 entries."""

@@ -18,7 +18,7 @@ Swizzle swizzle_of(int panel) {
 
 // The boxes in which TMA copies a row of one head. A 16-bit row is copied in panels, each swizzled
 // for the MMA. An 8-bit row is copied whole and without a swizzle, because it is converted to 16
-// bits before the MMA.
+// bits before the MMA; or in panels like a 16-bit row of as many bytes, for products of 8 bits.
 struct RowBoxes {
   ElementType type;
   int columns;  // columns of a panel
@@ -28,6 +28,10 @@ struct RowBoxes {
 };
 RowBoxes row_boxes(const AttentionSpec& spec) {
   const ElementType type = element_type(spec.pool_dtype());
+  if (spec.compute == Compute::kFloat8) {
+    const int panel = panel_bytes(spec.head_dim / kElementBytes);
+    return {type, panel, panel, panel, swizzle_of(panel)};
+  }
   if (bytes_of(type) == 1)
     return {type, spec.head_dim, spec.head_dim, spec.head_dim, Swizzle::kNone};
   const int panel = panel_bytes(spec.head_dim), columns = panel / kElementBytes;

@@ -70,7 +70,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   void fence_proxy_async_global() override { global_.make_visible(id_of(running())); }
 
   void wgmma_fence(Site site) override;
-  void wgmma_m64k16(const EmulatedWgmma& product, Site site) override;
+  void wgmma(const EmulatedWgmma& product, Site site) override;
   void wgmma_commit_group(Site site) override;
   void wgmma_wait_group(int32 pending, Site site) override;
   void check_descriptor(uint32 start, int32 leading_bytes, int32 stride_bytes, Site site) override;

@@ -108,11 +108,13 @@ void Machine::begin_product(std::span<EmulatedWgmma* const> lanes, int quarter, 
   WarpProduct product = {
       .lanes = {*lanes[0]},
       .a = std::nullopt,
-      .b = MatrixOperand(given.b_descriptor, given.b_is_mn_major, given.columns, site),
+      .b = MatrixOperand(given.b_descriptor, given.b_is_mn_major, given.columns,
+                         bytes_of(given.element), site),
       .first_row = quarter * WarpProduct::kRows,
       .site = site};
   if (given.a == nullptr)
-    product.a.emplace(given.a_descriptor, given.a_is_mn_major, WarpProduct::kGroupRows, site);
+    product.a.emplace(given.a_descriptor, given.a_is_mn_major, WarpProduct::kGroupRows,
+                      bytes_of(given.element), site);
   const int group = running().kernel_view.thread / kEmulatedWarpgroup;
   const std::size_t warp =
       (std::size_t{kWarps} * static_cast<std::size_t>(group)) + static_cast<std::size_t>(quarter);
@@ -131,7 +133,7 @@ void Machine::begin_product(std::span<EmulatedWgmma* const> lanes, int quarter, 
   cta.products[warp].add(product);
 }
 
-void Machine::wgmma_m64k16(const EmulatedWgmma& given, Site site) {
+void Machine::wgmma(const EmulatedWgmma& given, Site site) {
   throw_late();
   EmulatedWgmma lane = given;
   meet_warpgroup({"wgmma.mma_async", site}, lane, [&](std::span<EmulatedWgmma* const> lanes) {

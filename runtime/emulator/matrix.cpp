@@ -1,6 +1,8 @@
 #include "runtime/emulator/matrix.h"
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "runtime/base/half.h"
@@ -20,9 +22,30 @@ const std::vector<float>& fp16_values() {
   return values;
 }
 
+float from_e4m3(std::size_t bits) {
+  const float sign = bits >= 0x80 ? -1.0F : 1.0F;
+  const auto exponent = static_cast<int>(bits >> 3 & 0xf);
+  const auto mantissa = static_cast<float>(bits & 7);
+  if ((bits & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  if (exponent == 0) return sign * std::ldexp(mantissa, -9);
+  return sign * std::ldexp(8.0F + mantissa, exponent - 10);
+}
+
+const std::vector<float>& e4m3_values() {
+  static const std::vector<float> values = [] {
+    std::vector<float> all(1U << 8);
+    for (std::size_t bits = 0; bits < all.size(); ++bits) all[bits] = from_e4m3(bits);
+    return all;
+  }();
+  return values;
+}
+
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
-[[gnu::constructor]] void load_fp16_values() { (void)fp16_values(); }
+[[gnu::constructor]] void load_fp16_values() { 
+  (void)fp16_values();
+  (void)e4m3_values();
+}
 
 struct Pair {
   float low;
@@ -38,6 +61,7 @@ Pair pair_of(EmulatedElement element, uint32 bits) {
 
 float value_of(EmulatedElement element, std::uint16_t bits) {
   if (element == EmulatedElement::kFp16) return fp16_values()[bits];
+  if (element == EmulatedElement::kE4m3) return e4m3_values().at(bits);
   return from_bf16(bits);
 }
 

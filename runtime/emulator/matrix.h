@@ -19,7 +19,12 @@ struct MmaLane {
 // own sums also have a wider exponent than fp32.
 void multiply_m16n8k16(EmulatedElement element, std::span<MmaLane* const> lanes);
 
-// Returns the value of a bf16 or fp16 number.
+// Returns the value of a bf16, fp16 or e4m3 number.
 float value_of(EmulatedElement element, std::uint16_t bits);
+
+// Returns the bytes of an element.
+constexpr int bytes_of(EmulatedElement element) {
+  return element == EmulatedElement::kE4m3 ? 1 : 2;
+}
 
 }  // namespace lazyrope

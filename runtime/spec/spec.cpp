@@ -33,7 +33,9 @@ KernelSpec AttentionSpec::kernel_spec() const {
           page_mass,
           key_bias,
           packed_prefill,
-          states};
+          states,
+          /*scaled=*/false,
+          compute};
 }
 
 void validate(const AttentionSpec& spec) {

@@ -31,6 +31,7 @@ struct AttentionSpec {
   bool key_bias = false;   // attend() adds a bias to the scores of each key (PoolTensors::key_bias)
   bool packed_prefill = false;  // prefill may copy keys to the step's scratch first
   bool states = false;          // segments can be memories of attention states
+  Compute compute = Compute::kDtype;  // the elements that prefill multiplies
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   int group_size() const { return num_q_heads / num_kv_heads; }

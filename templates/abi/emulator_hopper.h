@@ -14,7 +14,8 @@ struct EmulatedRegisters {
   Site product = {};    // the latest product that uses them
 };
 
-// The operands that a thread gives to wgmma.mma_async.m64nNk16.
+// The operands that a thread gives to wgmma.mma_async.m64nNk16, or to m64nNk32 for elements of 8
+// bits.
 struct EmulatedWgmma {
   EmulatedElement element;
   int32 columns;
@@ -52,7 +53,7 @@ class HopperInstructions {
   virtual void fence_proxy_async_global() = 0;
 
   virtual void wgmma_fence(Site site) = 0;
-  virtual void wgmma_m64k16(const EmulatedWgmma& product, Site site) = 0;
+  virtual void wgmma(const EmulatedWgmma& product, Site site) = 0;
   virtual void wgmma_commit_group(Site site) = 0;
   virtual void wgmma_wait_group(int32 pending, Site site) = 0;
   virtual void check_descriptor(uint32 start, int32 leading_bytes, int32 stride_bytes,

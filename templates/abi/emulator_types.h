@@ -25,6 +25,6 @@ enum class EmulatedAtomic { kInc, kAdd, kExch };
 // The memory order of an atomic operation.
 enum class EmulatedOrder { kRelaxed, kAcquire, kRelease, kAcquireRelease };
 enum class EmulatedShuffle { kIdx, kBfly, kUp };
-enum class EmulatedElement { kBf16, kFp16 };
+enum class EmulatedElement { kBf16, kFp16, kE4m3 };
 
 }  // namespace lazyrope

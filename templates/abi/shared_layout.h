@@ -185,6 +185,8 @@ struct Sm90aLayout {
   int key_biases;    // the biases of each stage's keys, in decode if the spec has a key bias
   int consumer_scratch;
   int entries;  // the best entries of each row, in kernels of attention states
+  int query_scales;  // the scales of each work tile's 8-bit queries
+  int totals;        // sums of value products of 8 bits
   int bytes;
 };
 
@@ -199,6 +201,7 @@ struct Sm90aShape {
   bool widens;  // the pool has 8-bit elements
   bool key_bias = false;
   bool states = false;  // the kernel attends to attention states
+  bool float8 = false;  // products are of 8-bit queries, keys, weights and values
 };
 
 constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
@@ -207,7 +210,9 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   const int num_rotated = rotated_stages(is_prefill, shape.head_dim, shape.block_m);
   const int num_rotations = rotation_stages(is_prefill, shape.head_dim);
   const int windows = table_windows(is_prefill, shape.head_dim);
-  const int query_tile_bytes = shape.block_m * query_columns(shape.head_dim) * kQueryElementBytes;
+  // A row of 8-bit elements is one of half as many 16-bit elements.
+  const int columns = shape.float8 ? shape.head_dim / 2 : shape.head_dim;
+  const int query_tile_bytes = shape.block_m * query_columns(columns) * kQueryElementBytes;
   const int weight_bytes = shape.block_m / shape.warpgroups * shape.block_n * kQueryElementBytes;
   const int scratch = column_scratch_layout(shape.block_m / shape.warpgroups, weight_bytes).bytes;
   Sm90aLayout layout = {};
@@ -218,13 +223,13 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
     return begin;
   };
   const auto take_barriers = [&take](int stages) { return take(stages * kStageBarrierBytes); };
-  layout.block_bytes = shape.block_n * kv_row_bytes(shape.heads * shape.head_dim);
+  layout.block_bytes = shape.block_n * kv_row_bytes(shape.heads * columns);
   take(shape.stages * layout.block_bytes);
   layout.value_ring = take(shape.stages * layout.block_bytes);
   layout.rotated_queries = take(num_rotated * query_tile_bytes);
   layout.original =
       take(in_place ? 0 : shape.block_m * shared_row_bytes(shape.head_dim, kQueryElementBytes));
-  layout.ones = take(ones_bytes(is_prefill, shape.head_dim));
+  layout.ones = take(shape.float8 ? 0 : ones_bytes(is_prefill, shape.head_dim));
   layout.rotations = take(num_rotations * rotation_bytes(shape.head_dim));
   layout.table_bytes = block_table_bytes(table_slots(shape.block_n, shape.states), windows);
   layout.table = take(layout.table_bytes);
@@ -232,7 +237,7 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   layout.work_tiles = take(kWorkTileStages * static_cast<int>(sizeof(WorkTile)));
   layout.key_barriers = take_barriers(shape.stages);
   layout.value_barriers = take_barriers(shape.stages);
-  layout.stored_barriers = take_barriers(shape.widens ? 2 * shape.stages : 0);
+  layout.stored_barriers = take_barriers(shape.widens || shape.float8 ? 2 * shape.stages : 0);
   layout.rotated_barriers = take_barriers(in_place ? 0 : num_rotated);
   layout.rotation_barriers = take_barriers(num_rotations);
   layout.saved_barriers = take_barriers(in_place ? shape.warpgroups : 0);
@@ -247,6 +252,8 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
       take(has_biases ? shape.stages * shape.heads * shape.block_n * kBiasBytes : 0);
   layout.consumer_scratch = take(is_prefill ? 0 : shape.warpgroups * scratch);
   layout.entries = take(entry_bytes(shape.block_m, shape.states));
+  layout.query_scales = take(shape.float8 ? kWorkTileStages * shape.block_m * 4 : 0);
+  layout.totals = take(shape.float8 ? shape.block_m * shape.head_dim * 4 : 0);
   layout.bytes = end;
   return layout;
 }

@@ -16,6 +16,7 @@
 
 #include "isa/sync.cuh"
 #include "tile/warp_product.cuh"
+#include "tile/weight_range.cuh"
 
 namespace lazyrope {
 
@@ -37,9 +38,13 @@ inline constexpr float kNoMaximum = -1e30f;
 // With kScoresAreLogits, scores come in log2 units, and weights have the exponent range of fp32. A
 // maximum within kSnapRange of zero is then replaced by zero. If all maxima of the warp are zero,
 // nothing is subtracted from the scores.
-template <int kRowTiles, class Lanes = RowLanes, bool kScoresAreLogits = false>
+//
+// With a WeightRange whose kLift is not 0, `maximum` is that much less than the greatest score, so
+// that weights are greater (tile/float8_product.cuh).
+template <int kRowTiles, class Lanes = RowLanes, bool kScoresAreLogits = false,
+          class WeightRange = WideWeights>
 struct SoftmaxState {
-  static constexpr float kRescaleThreshold = 8.0f;
+  static constexpr float kRescaleThreshold = WeightRange::kRescaleThreshold;
   static constexpr float kSnapRange = 32.0f;
   // A maximum is too small if a weight, or the sum of a lane's weights in a row, exceeds this
   // limit. It is the sum of 32 weights of 2^kRescaleThreshold, and fp16 can hold it. With
@@ -63,9 +68,16 @@ struct SoftmaxState {
   // Adds a sink's logit (log2 units) to a row before its first key: one more term of the sum,
   // without a value. A logit of NaN makes the sum NaN, and an infinite one makes it infinite.
   LAZYROPE_DEVICE void add_sink(int m, int h, float logit) {
-    maximum[m][h] = snapped(smaller(max_f32(logit, kNoMaximum), -kNoMaximum));
+    maximum[m][h] = lowered(snapped(smaller(max_f32(logit, kNoMaximum), -kNoMaximum)));
     const bool counts = Lanes::is_first() && !(logit <= kNoMaximum);
     sum[m][h] = counts ? ex2_approx_ftz_f32(logit - maximum[m][h]) : 0.0f;
+  }
+  // Returns the maximum for scores of which the greatest is `score`.
+  LAZYROPE_DEVICE static float lowered(float score) {
+    if constexpr (WeightRange::kLift == 0.0f)
+      return score;
+    else
+      return score - WeightRange::kLift;
   }
   // Returns zero for a maximum near zero, where that is allowed, else the maximum.
   LAZYROPE_DEVICE static float snapped(float maximum) {
@@ -145,7 +157,7 @@ struct SoftmaxState {
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float greatest = max_f32(maximum[m][h], top[m][h] * scale.of(m, h));
+        const float greatest = max_f32(maximum[m][h], lowered(top[m][h] * scale.of(m, h)));
         const float raised = may_snap ? snapped(greatest) : greatest;
         factor[m][h] = ex2_approx_ftz_f32(maximum[m][h] - raised);
         maximum[m][h] = raised;
@@ -155,16 +167,12 @@ struct SoftmaxState {
 
   template <class Rows>
   LAZYROPE_DEVICE static void rescale(Rows& rows, const float (&factor)[kRowTiles][2]) {
-    using Access = TileAccess<Rows>;
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int n = 0; n < Access::kColumnTiles; ++n) {
-          Access::at(rows, m, n, 2 * h) *= factor[m][h];
-          Access::at(rows, m, n, 2 * h + 1) *= factor[m][h];
-        }
+    if constexpr (requires { rows.rescale_totals(factor); }) {
+      rows.rescale_totals(factor);
+      rescale(rows.rows, factor);
+    } else {
+      rescale_tile(rows, factor);
+    }
   }
 
   // Replaces scores by weights and adds these to the sums.
@@ -223,6 +231,20 @@ struct SoftmaxState {
   }
 
  private:
+  template <class Rows>
+  LAZYROPE_DEVICE static void rescale_tile(Rows& rows, const float (&factor)[kRowTiles][2]) {
+    using Access = TileAccess<Rows>;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int n = 0; n < Access::kColumnTiles; ++n) {
+          Access::at(rows, m, n, 2 * h) *= factor[m][h];
+          Access::at(rows, m, n, 2 * h + 1) *= factor[m][h];
+        }
+  }
+
   // Subtracts the maxima from the scores if any maximum of the warp is not zero, and records that
   // for needs_shift(). It does nothing without kScoresAreLogits.
   template <class Scores>

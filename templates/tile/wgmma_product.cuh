@@ -3,6 +3,7 @@
 // commits and waits for them.
 #pragma once
 
+#include "tile/weight_range.cuh"
 #include "tile/wgmma_tile.cuh"
 
 namespace lazyrope {
@@ -27,10 +28,15 @@ struct WgmmaProduct {
   // If true, columns kHeadDim to kHeadDim + 7 of the rows are sums of the softmax weights, because
   // the values are 1 there.
   static constexpr bool kAddsWeights = adds_weights(true, kHeadDim);
+  // If true, are_at_most() tells whether the maxima were great enough for packed weights.
+  static constexpr bool kChecksWeights = kAddsWeights;
   using Rows = WideAccumulator<row_columns(kHeadDim)>;
   using Type = typename WgmmaElement<Element>::Type;
+  using WeightRange = WideWeights;
   static constexpr bool kScaled = false;
   static constexpr bool kWidens = false;
+  static constexpr bool kFloat8 = false;
+  static constexpr int kStepKeys = 16;  // keys of one OperandA of weights
 
   // scores = queries x keys^T for kKeys keys. The descriptors are made by columns() of the tiles.
   template <int kKeys>
@@ -146,6 +152,7 @@ struct TransposedWgmmaProduct {
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
   static constexpr bool kWidens = false;
+  static constexpr bool kFloat8 = false;
   static constexpr int kKeys = 64;
   static constexpr int kDimTiles = kHeadDim / 64;
   static constexpr int kHeadQueries = kQueries / kHeads;

@@ -80,7 +80,7 @@ struct Selection {
 class ArchTable {
  public:
   ArchTable(const Arch& arch, const Selection& selection)
-      : arch_(arch), selection_(selection), settings_(table_settings()) {}
+      : arch_(arch), selection_(selection), settings_(table_settings(arch)) {}
 
   // Compiles every setting. If a config spills, the next one is compiled, as in Attention::compile.
   void compile() {

@@ -53,6 +53,12 @@ inline void use_all_at_once(KernelSpec& spec) {
   spec.temperature = {0.1, 8192, 1};
 }
 
+// Enables products of 8 bits.
+inline void use_float8(KernelSpec& spec) {
+  spec.kv_dtype = Dtype::kFp8E4m3;
+  spec.compute = Compute::kFloat8;
+}
+
 inline std::vector<TableRow> table_rows() {
   std::vector<TableRow> rows = {{"default", [](KernelSpec&) {}}};
   const KernelSpec plain;
@@ -87,6 +93,7 @@ inline std::vector<TableRow> table_rows() {
       {"group=71", [](KernelSpec& spec) { spec.group_size = 71; }},
       {"kv_dtype=float8_e4m3fn", [](KernelSpec& spec) { spec.kv_dtype = Dtype::kFp8E4m3; }},
       {"kv_dtype=float8_e5m2", [](KernelSpec& spec) { spec.kv_dtype = Dtype::kFp8E5m2; }},
+      {"compute=float8", use_float8},
       {"all at once", use_all_at_once},
   };
   rows.insert(rows.end(), others.begin(), others.end());
@@ -99,8 +106,8 @@ struct TableSetting {
   std::size_t config = 0;  // index of the first config that does not spill
 };
 
-// Returns every row with every head_dim and dtype that it supports.
-inline std::vector<TableSetting> table_settings() {
+// Returns every row with every head_dim and dtype that it supports on the arch.
+inline std::vector<TableSetting> table_settings(const Arch& arch) {
   std::vector<TableSetting> settings;
   const std::vector<TableRow> rows = table_rows();
   for (std::size_t row = 0; row < rows.size(); ++row)
@@ -108,7 +115,7 @@ inline std::vector<TableSetting> table_settings() {
       for (const Dtype dtype : kTableDtypes) {
         KernelSpec spec = default_spec(head_dim, dtype);
         rows[row].change(spec);
-        if (is_possible(spec)) settings.push_back({row, std::move(spec)});
+        if (is_possible(spec, arch)) settings.push_back({row, std::move(spec)});
       }
   return settings;
 }

@@ -81,6 +81,7 @@ class Setting:
     key_bias: bool = False
     packed_prefill: bool = False
     states: bool = False
+    compute: str = "dtype"
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
@@ -99,6 +100,7 @@ class Setting:
             key_bias=self.key_bias,
             packed_prefill=self.packed_prefill,
             states=self.states,
+            compute=self.compute,
             **MASK_SIZES.get(self.mask, {}),
             **SCORES[self.scores],
         )

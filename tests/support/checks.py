@@ -30,15 +30,23 @@ def assert_guards(whole: torch.Tensor, inner_shape: tuple[int, ...]) -> None:
     assert bool((whole[..., -pad:] == GUARD).all()), "elements after the output's rows changed"
 
 
-def check_case(case: Case, kernel: lazyrope.Attention, step: lazyrope.Step | None = None) -> Error:
-    """Runs the step into poisoned, guarded outputs and compares with fp64."""
+def run_guarded(
+    case: Case, kernel: lazyrope.Attention, step: lazyrope.Step | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Runs the step into poisoned, guarded outputs, and returns out and lse."""
     step = step if step is not None else case.plan(kernel, check=True)
     device = case.q.device
     whole_out, out = guarded(tuple(case.q.shape), case.q.dtype, device)
     whole_lse, lse = guarded((case.q.shape[0], case.q.shape[1]), torch.float32, device)
     kernel(case.q, case.k_pool, case.v_pool, step, out=out, lse=lse, **case.call_arguments)
-    exact, exact_lse = case.reference()
     assert_guards(whole_out, tuple(out.shape))
     assert_guards(whole_lse, tuple(lse.shape))
+    return out, lse
+
+
+def check_case(case: Case, kernel: lazyrope.Attention, step: lazyrope.Step | None = None) -> Error:
+    """Runs the step into poisoned, guarded outputs and compares with fp64."""
+    out, lse = run_guarded(case, kernel, step)
+    exact, exact_lse = case.reference()
     assert_lse_close(lse, exact_lse, case.q.dtype)
     return assert_close(out, exact, eager.attention(case))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from tests.support import float8_rounding as float8
 from tests.support.cases import Case, Request, Slice
 from tests.support.reference import rotate, temperature_of, visible
 from tests.support.states import look_up
@@ -12,30 +13,45 @@ from tests.support.states import look_up
 def attention(case: Case) -> torch.Tensor:
     """Computes attention as eager code does.
 
-    Rotated queries, scores and weights are each rounded to the dtype; softmax is in fp32.
+    Rotated queries, scores and weights are each rounded to the dtype; softmax is in fp32. With 8-bit products, rotated
+    queries and weights are rounded to 8 bits, and scores are not rounded.
     """
-    outs, at = [], 0
+    return attention_with_lse(case)[0]
+
+
+def attention_with_lse(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
+    """Does the same, and returns the LSE, too, of specs with 8-bit products."""
+    outs, lses, at = [], [], 0
     for request in case.requests:
         n = len(request.positions)
-        outs.append(_request(case, request, case.q[at : at + n]))
+        out, lse = _request(case, request, case.q[at : at + n])
+        outs.append(out)
+        lses.append(lse)
         at += n
-    return torch.cat(outs)
+    return torch.cat(outs), torch.cat(lses)
 
 
-def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
+def _request(case: Case, request: Request, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    no_lse = torch.full(q.shape[:2], -torch.inf)
     if len(q) == 0 or sum(s.length for s in request.slices) == 0:
-        return torch.zeros_like(q)
+        sinks = case.call_arguments.get("sinks")
+        return torch.zeros_like(q), no_lse if sinks is None else sinks.expand(q.shape[:2]).float()
     positions = torch.tensor(request.positions, device=q.device, dtype=torch.int64)
     group = case.setting.group
     of_slices = [_scores(case, s, q, positions) for s in request.slices]
     scores = torch.cat(look_up(of_slices, [s.entries for s in request.slices], group), dim=-1)
     values = torch.cat([s.document.values[s.start : s.start + s.length] for s in request.slices])
+    if case.spec.compute == "float8":
+        weights, lse = float8.softmax(scores, case.call_arguments.get("sinks"))
+        by_head = values.repeat_interleave(group, dim=1).transpose(0, 1).float()
+        return torch.matmul(weights.transpose(0, 1), by_head).transpose(0, 1).to(q.dtype), lse
     if "sinks" in case.call_arguments:
         sinks = case.call_arguments["sinks"][None, :, None].expand(len(q), -1, 1)
         weights = torch.softmax(torch.cat([scores.float(), sinks], dim=-1), dim=-1)[..., :-1].to(q.dtype)
     else:
         weights = torch.softmax(scores.float(), dim=-1).nan_to_num(0.0).to(q.dtype)
-    return torch.matmul(weights.transpose(0, 1), values.repeat_interleave(group, dim=1).transpose(0, 1)).transpose(0, 1)
+    by_head = values.repeat_interleave(group, dim=1).transpose(0, 1)
+    return torch.matmul(weights.transpose(0, 1), by_head).transpose(0, 1), no_lse
 
 
 def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -49,6 +65,8 @@ def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> t
         q.dtype
     )
     keys = s.document.keys[s.start : s.start + s.length]
+    if case.spec.compute == "float8":
+        rotated, keys = float8.round_queries(rotated), keys.float()
     if is_raw:
         at = s.base + s.start + torch.arange(s.length, device=q.device)
         rope = case.spec.rope

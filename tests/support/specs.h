@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
+#include "codegen/kernel_config.h"
 #include "runtime/spec/spec.h"
 
 namespace lazyrope {
@@ -72,7 +74,13 @@ inline AttentionSpec small_spec() {
 // Returns false for specs that kernels do not support: rows of an 8-bit pool must be multiples of
 // 16 bytes.
 inline bool is_possible(const KernelSpec& spec) {
+  if (spec.compute == Compute::kFloat8)
+    return std::ranges::count(float8_head_dims(), spec.head_dim) > 0;
   return !spec.has_fp8_pool() || spec.head_dim % 16 == 0;
+}
+inline bool is_possible(const KernelSpec& spec, const Arch& arch) {
+  return is_possible(spec) &&
+         (spec.compute == Compute::kDtype || has_family(arch, Family::kSm90a));
 }
 
 }  // namespace lazyrope

@@ -155,6 +155,7 @@ class ConsumerPipelines {
   static constexpr bool kTriesEarly = Memory::kHeadDim <= 96;
 
   LAZYROPE_DEVICE void clear_partial_runs(ValidSlots slots, int32 stage) {
+    if constexpr (Memory::kFloat8) return;  // query rotators have cleared them
     if (Memory::kSkipsOctets ? slots.begin == 0 && slots.end >= Memory::kKeys
                              : !slots.has_partial_runs())
       return;

@@ -38,6 +38,10 @@ class KvCopier {
   static constexpr int kOctetBytes = Memory::kStoredBytes / kRuns / 2;
   static constexpr bool kSignalsQueries =
       Memory::kKeysSignalQueries && kCopied == Copied::kKeys && !Memory::kWidens;
+  // If true, the tile becomes full only when query rotators have widened or transposed it.
+  static constexpr bool kIsStored =
+      Memory::kWidens || (Memory::kFloat8 && kCopied == Copied::kValues);
+  static_assert(!Memory::kFloat8 || kCopied != Copied::kBoth);
   static constexpr bool kCopiesBiases = Memory::kBiasBytesOfStage > 0;
   static constexpr bool kPrefetchesBiases =
       Memory::kHasKeyBias && Memory::kIsPrefill && kCopied != Copied::kValues;
@@ -225,7 +229,7 @@ class KvCopier {
         Memory::kSkipsOctets && is_filled_ && of_lane.num_octets < Memory::kKeys / kOctetSlots;
     tiles_.acquire(stage);
     const SharedPtr barrier =
-        Memory::kWidens ? stored_.signal_barrier(stage) : tiles_.signal_barrier(stage);
+        kIsStored ? stored_.signal_barrier(stage) : tiles_.signal_barrier(stage);
     // The barrier expects the biases before the arrival of the keys could complete its phase.
     if constexpr (kCopiesBiases) {
       if (stage < Memory::kStages && elect_sync())

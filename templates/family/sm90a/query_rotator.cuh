@@ -1,6 +1,7 @@
 // The query rotator warps rotate a work tile's queries for its next document. If there is a second
 // stage, the consumers compute on the present document meanwhile. They also widen 8-bit keys and
-// values (kv_widener.cuh).
+// values (kv_widener.cuh). For products of 8 bits they round the rotated queries instead
+// (ops/quantize_queries.cuh), and transpose the values (value_transposer.cuh).
 //
 // Few rows: each row is rotated by its own angle, from the original queries, for every document.
 // Many rows: the first document's queries are rotated in the same way and also replace the
@@ -20,8 +21,10 @@
 #pragma once
 
 #include "family/sm90a/kv_widener.cuh"
+#include "family/sm90a/value_transposer.cuh"
 #include "family/sm90a/window_consumer.cuh"
 #include "isa/bulk_copy.cuh"
+#include "ops/quantize_queries.cuh"
 #include "ops/query_rows.cuh"
 #include "ops/rotate.cuh"
 #include "ops/rotate_tile.cuh"
@@ -41,7 +44,9 @@ class QueryRotator {
   // The rows that rotate_tile() has in flight. At head_dim 128 more rows would delay the consumers
   // longer.
   static constexpr int kRowsAtOnce = Memory::kHeadDim < 128 ? 4 : 1;
-  using Rotator = TileRotator<Rotation, RowsOf<Tile>, RowsOf<Original>, kRotatesTiles>;
+  static constexpr bool kFloat8 = Memory::kFloat8;
+  using Rotator = TileRotator<Rotation, RowsOf<Tile>, RowsOf<Original>, kRotatesTiles && !kFloat8>;
+  using Quantizer = QueryQuantizer<Spec, Tile, Original, kRotatorRows>;
 
  public:
   LAZYROPE_DEVICE QueryRotator(const AttendParams& params, Memory memory)
@@ -51,6 +56,7 @@ class QueryRotator {
         rotated_(memory.at + Memory::kRotatedBarriers),
         rotations_(memory.at + Memory::kRotationBarriers),
         widener_(memory),
+        transposer_(memory),
         warp_(warp_uniform(Team::warp())),
         tile_rotator_({memory.rotated(0), warp_ * kRotatorRows},
                       {memory.original(), warp_ * kRotatorRows}) {
@@ -68,6 +74,8 @@ class QueryRotator {
       if (num_blocks == 0) return;
       if constexpr (Memory::kSignalsRotationEnd)
         rotate_until_signal(work_tile, stage);
+      else if constexpr (kFloat8)
+        rotate_and_transpose(memory_.table(params_.step, work_tile), num_blocks, stage, rotate);
       else if constexpr (Memory::kWidens)
         rotate_and_widen(memory_.table(params_.step, work_tile), num_blocks, stage, rotate);
       else
@@ -97,7 +105,7 @@ class QueryRotator {
     if constexpr (kRotatesTiles) {
       if (has_one_document<Memory>(work_tile)) return;
 #pragma unroll 1
-      for (int32 document = 1; wait_for_rotation(); ++document) rotate_tile(document);
+      for (int32 document = 1; wait_for_rotation(); ++document) rotate_tile(document, stage);
       release_rotation();
     }
   }
@@ -125,6 +133,27 @@ class QueryRotator {
       if (!has_keys) break;
       has_values = true;
       if (++block == end) continue;
+      windows_.finish_block(block - 1);
+      windows_.enter_block(block);
+    }
+    windows_.finish_last_block(end - 1);
+  }
+
+  // Rotates queries for a document before it transposes the document's first values.
+  template <class Fill>
+  LAZYROPE_DEVICE void rotate_and_transpose(const typename Memory::Table& table, int32 num_blocks,
+                                            int32 stage, const Fill& rotate) {
+    int32 block = windows_.begin(stage);
+    const int32 end = block + num_blocks;
+    int32 document = 0;
+    bool begins_document = true;
+#pragma unroll 1
+    while (true) {
+      const BlockInfo info = table.info(block);
+      if (begins_document) rotate(info.base, document++);
+      begins_document = info.template ends_segment<Memory::Table::kMaxSlots>();
+      transposer_.transpose(info);
+      if (++block == end) break;
       windows_.finish_block(block - 1);
       windows_.enter_block(block);
     }
@@ -183,7 +212,7 @@ class QueryRotator {
     if (document > 0 && !Memory::kHasRotation) return;
     if (kRotatesTiles && document > 0) {
       wait_for_rotation();
-      rotate_tile(document);
+      rotate_tile(document, stage);
     } else {
       produce([&](SharedPtr rotated) { rotate_by_row(rotated, base, work_tile, stage); });
     }
@@ -202,27 +231,51 @@ class QueryRotator {
   LAZYROPE_DEVICE void rotate_by_row(SharedPtr rotated, int32 base, WorkTilePtr work_tile,
                                      int32 stage) const {
     clear_others(work_tile.extent().num_rows);
-    rotate_own_rows(rotated, base, work_tile, stage);
+    if constexpr (kFloat8) {
+      rotate_own_rows<Original>(memory_.original(), base, work_tile, stage);
+      bar_warp_sync();
+      quantizer().template quantize<true>(rotated, memory_.query_scales(stage));
+    } else {
+      rotate_own_rows<Tile>(rotated, base, work_tile, stage);
+    }
     fence_proxy_async();
   }
 
   // Rotates by the rotation that wait_for_rotation() waited for. The rotation is read before the
   // stage of its queries is acquired. The columns without rotation are the same for all documents
   // of the work tile, so each stage gets them once.
-  LAZYROPE_DEVICE void rotate_tile(int32 document) {
+  LAZYROPE_DEVICE void rotate_tile(int32 document, int32 stage) {
     if constexpr (kRotatesTiles) {
       const auto rotation = read_shared_rotation<Rotation>(memory_.rotation(rotation_stage_.index));
       release_rotation();
       produce([&](SharedPtr rotated) {
-        const int32 first = warp_ * kRotatorRows;
-        if (document < Memory::kRotatedStages)
-          copy_unrotated<Spec>(RowsOf<Tile>(rotated, first),
-                               RowsOf<Original>(memory_.original(), first), kRotatorRows);
-        tile_rotator_.template rotate<kRotatorRows, kRowsAtOnce>(
-            rotation, rotated_stage_.index * Memory::kRotatedBytes);
+        if constexpr (kFloat8)
+          rotate_and_quantize(rotated, rotation, document, stage);
+        else
+          rotate_tile_to(rotated, rotation, document);
         fence_proxy_async();
       });
     }
+  }
+  LAZYROPE_DEVICE void rotate_tile_to(SharedPtr rotated, const Rotation& rotation,
+                                      int32 document) const {
+    const int32 first = warp_ * kRotatorRows;
+    if (document < Memory::kRotatedStages)
+      copy_unrotated<Spec>(RowsOf<Tile>(rotated, first), RowsOf<Original>(memory_.original(), first),
+                           kRotatorRows);
+    tile_rotator_.template rotate<kRotatorRows, kRowsAtOnce>(
+        rotation, rotated_stage_.index * Memory::kRotatedBytes);
+  }
+  LAZYROPE_DEVICE void rotate_and_quantize(SharedPtr rotated, const Rotation& rotation,
+                                           int32 document, int32 stage) const {
+    const SharedPtr scales = memory_.query_scales(stage);
+    if (!Memory::kRotatesAllColumns && document < Memory::kRotatedStages)
+      quantizer().template quantize<false>(rotated, scales);
+    bar_warp_sync();
+    quantizer().rotate(rotated, scales, rotation);
+  }
+  LAZYROPE_DEVICE Quantizer quantizer() const {
+    return Quantizer(memory_.original(), warp_ * kRotatorRows);
   }
   // Returns false if the producer signals that there is no further rotation.
   LAZYROPE_DEVICE bool wait_for_rotation() {
@@ -252,6 +305,7 @@ class QueryRotator {
 
   // Each warp rotates rows of one head. The warps of a head divide its rows, and few rows are
   // spread over as many warps as possible.
+  template <class To>
   LAZYROPE_DEVICE void rotate_own_rows(SharedPtr rotated, int32 base, WorkTilePtr work_tile,
                                        int32 stage) const {
     const auto& angles = angles_.get();
@@ -263,11 +317,12 @@ class QueryRotator {
     const int32 rows_per_warp = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
     const int32 first = warp_ % kWarps * rows_per_warp;
     const int32 at = head * Memory::kHeadRows + first;
-    rotate_rows<Spec, kIsPrefill ? 4 : 2, kRotatesTiles>(
-        RowsOf<Tile>(rotated, at), RowsOf<Original>(memory_.original(), at),
+    constexpr bool kMayStoreBack = kRotatesTiles && !kFloat8;
+    rotate_rows<Spec, kIsPrefill ? 4 : 2, kMayStoreBack>(
+        RowsOf<To>(rotated, at), RowsOf<Original>(memory_.original(), at),
         memory_.positions(stage) + at * 4, smaller(num_rows - first, rows_per_warp),
         work_tile.rows().first_row + first, base, angles, scale(),
-        kRotatesTiles && !has_one_document<Memory>(work_tile));
+        kMayStoreBack && !has_one_document<Memory>(work_tile));
   }
 
   const AttendParams& params_;
@@ -278,6 +333,7 @@ class QueryRotator {
   PipelineConsumer rotations_;
   PipelineStage<Memory::kRotationStages> rotation_stage_;
   KvWidener<Spec, Memory> widener_;
+  ValueTransposer<Spec, Memory> transposer_;
   float key_scale_ = 1.0f;  // scale of the work tile's keys
   bool has_issued_ = false;
   int32 warp_;

@@ -21,6 +21,7 @@
 #pragma once
 
 #include "family/sm90a/consumer_pipelines.cuh"
+#include "family/sm90a/row_totals.cuh"
 #include "ops/exchange.cuh"
 #include "ops/key_bias.cuh"
 #include "ops/page_mass.cuh"
@@ -61,6 +62,9 @@ class RowConsumer {
                                 : kHeadDim % kWideSlices == 0 ? kWideSlices
                                                               : kNarrowSlices>;
   using KeyBiases = typename SelectType<Spec::kHasKeyBias, RowKeyBias<kKeys>, NoKeyBias>::Type;
+  using Rows = typename Product::Rows;
+  using Totals =
+      typename SelectType<Product::kFloat8, RowTotals<Rows>, NoRowTotals<Rows>>::Type;
   using Queries =
       typename QueriesFor<Spec, Memory, Memory::kConsumersRotate, Memory::kHasRotation>::Type;
 
@@ -70,13 +74,16 @@ class RowConsumer {
         params_(params.attend),
         memory_(memory),
         pipelines_(params.attend, memory),
-        mma_order_(group()) {}
+        mma_order_(group()),
+        totals_(memory.totals() + mma_order_.group() * Totals::kBytes,
+                Team::rank() % kWarpgroupThreads) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_work_tile(memory_, [&](WorkTilePtr work_tile, int32 stage) {
       start(work_tile);
       stage_ = stage;
       if (work_tile.extent().num_blocks > 0) attend(work_tile, stage);
+      totals_.finish(acc_o_);
       finish_sums();
       store_result(work_tile);
     });
@@ -84,6 +91,7 @@ class RowConsumer {
 
  private:
   using Scores = Accumulator<kKeys>;
+  static constexpr int kWeights = kKeys / Product::kStepKeys;
 
   LAZYROPE_DEVICE static int32 group() { return Team::rank() / kWarpgroupThreads; }
   // Returns the first row of the warp.
@@ -91,7 +99,8 @@ class RowConsumer {
 
   LAZYROPE_DEVICE void start(WorkTilePtr work_tile) {
 #pragma unroll
-    for (int i = 0; i < Product::Rows::kCount; ++i) acc_o_[i] = 0.0f;
+    for (int i = 0; i < Rows::kCount; ++i) acc_o_[i] = 0.0f;
+    totals_.reset();
     softmax_.reset();
     key_scale_ = Memory::key_scale_of(params_, work_tile);
     if (Spec::kSinks && work_tile.split().index == 0)
@@ -118,7 +127,7 @@ class RowConsumer {
     const PositionRange queries = {extent.first_position, extent.last_position};
     const auto mass_rows = page_mass_rows(work_tile);
     Scores scores;
-    OperandA weights[kKeys / 16];
+    OperandA weights[kWeights];
     int32 block = pipelines_.begin(stage);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
@@ -129,7 +138,8 @@ class RowConsumer {
     const auto full_softmax_step = [&] {
       const auto scale = prepare_scores(scores, queries, info);
       load_next_key_biases(table, block, last);
-      softmax_.softmax_step(scores, acc_o_, scale, are_zero, !may_show_one_key(queries, info));
+      SummedRows rows = {acc_o_, totals_};
+      softmax_.softmax_step(scores, rows, scale, are_zero, !may_show_one_key(queries, info));
       are_zero = false;
       store_page_mass(scores, mass_rows, table, block, info);
     };
@@ -201,8 +211,22 @@ class RowConsumer {
     multiply_keys(scores);
     wgmma_wait_group<0>();
     scores.pin();
+    load_query_scales();
     if constexpr (kRotatesQueries) detect_document_change(block, last, info);
     pipelines_.clear_partial_runs(ValidSlots(info));
+  }
+
+  // Loads the factors of the lane's rows from scores of 8-bit queries to logits in log2 units.
+  LAZYROPE_DEVICE void load_query_scales() {
+    if constexpr (Product::kFloat8) {
+      const SharedPtr positions = memory_.positions(stage_) + first_row() * 4;
+      const SharedPtr scales = memory_.query_scales(stage_) + first_row() * 4;
+      const auto of_rows = scale_of_rows<Spec, Scores>(params_.scale_log2 * key_scale_, positions);
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        query_scales_.value[0][h] =
+            of_rows.of(0, h) * ld_shared<float>(scales + RowLanes::row(0, h) * 4);
+    }
   }
 
   // Computes the present block's scores of the warp's rows again, without the other warps.
@@ -244,7 +268,7 @@ class RowConsumer {
 
   // Issues the scores of `block`, and the value product of the block before.
   LAZYROPE_DEVICE BlockInfo issue_both_products(Scores& scores,
-                                                const OperandA (&weights)[kKeys / 16],
+                                                const OperandA (&weights)[kWeights],
                                                 const Table& table, int32 block) {
     if constexpr (kRotatesQueries)
       if (pipelines_.changes_document()) return rotate_between(scores, weights, table, block);
@@ -260,7 +284,7 @@ class RowConsumer {
 
   // Does the same if the queries must first be rotated for `block`, which overlaps with the value
   // product. Both products have completed on return.
-  LAZYROPE_DEVICE BlockInfo rotate_between(Scores& scores, const OperandA (&weights)[kKeys / 16],
+  LAZYROPE_DEVICE BlockInfo rotate_between(Scores& scores, const OperandA (&weights)[kWeights],
                                            const Table& table, int32 block) {
     multiply_values(weights, pipelines_.wait_for_values());
     pipelines_.rotate_queries();
@@ -281,7 +305,7 @@ class RowConsumer {
   // previous block runs. Returns false if a maximum was too small. If products also sum the
   // weights, the lanes' sums are unused, and the compiler removes them.
   template <class Scale>
-  LAZYROPE_DEVICE bool softmax_step(OperandA (&weights)[kKeys / 16], Scores& scores,
+  LAZYROPE_DEVICE bool softmax_step(OperandA (&weights)[kWeights], Scores& scores,
                                     const Scale& scale, const BlockInfo& info) {
     float added[1][2] = {};
     softmax_.template exponentiate<0, kEarlyColumns>(scores, scale, added);
@@ -290,7 +314,7 @@ class RowConsumer {
     wait_for_value_product(weights);
     pipelines_.try_wait_for_both();
     Product::pack(weights, scores);
-    const bool lane_maxima_hold = Product::kAddsWeights
+    const bool lane_maxima_hold = Product::kChecksWeights
                                       ? Product::are_at_most(weights, softmax_.kMaxLaneSum)
                                       : softmax_.weights_fit(added);
     const bool maxima_hold = !vote_sync_any(!lane_maxima_hold);
@@ -319,24 +343,27 @@ class RowConsumer {
                       {table.first_run(block), runs_before<kKeys>(info.end)});
   }
 
-  LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {
+  LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kWeights], SharedPtr values) {
     wgmma_fence();
     Product::template multiply_weight_value<kKeys>(acc_o_, weights, values, memory_.ones());
     wgmma_commit_group();
   }
 
-  LAZYROPE_DEVICE void wait_for_value_product(OperandA (&weights)[kKeys / 16]) {
+  LAZYROPE_DEVICE void wait_for_value_product(OperandA (&weights)[kWeights]) {
     wgmma_wait_group<0>();
     acc_o_.pin();
 #pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
+    for (int i = 0; i < kWeights; ++i) weights[i].pin();
     pipelines_.release_values();
+    totals_.finish_block(acc_o_);
   }
 
   // Returns the factor from scores to logits in log2 units, as far as queries do not include it.
   LAZYROPE_DEVICE auto score_scale() const {
     if constexpr (Memory::kScalesQueries)
       return UniformScale{1.0f};
+    else if constexpr (Product::kFloat8)
+      return query_scales_;
     else
       return scale_of_rows<Spec, Scores>(params_.scale_log2 * key_scale_,
                                          memory_.positions(stage_) + first_row() * 4);
@@ -474,8 +501,10 @@ class RowConsumer {
   float key_scale_ = 1.0f;  // scale of the work tile's keys
   ConsumerPipelines<Memory, Queries> pipelines_;
   MmaOrder<Memory::kMmaOrderBarrier> mma_order_;
-  typename Product::Rows acc_o_;
-  SoftmaxState<1, RowLanes, Memory::kScalesQueries> softmax_;
+  Rows acc_o_;
+  Totals totals_;
+  RowScales<1> query_scales_;  // set with 8-bit queries alone
+  SoftmaxState<1, RowLanes, Memory::kScalesQueries, typename Product::WeightRange> softmax_;
   KeyBiases key_biases_;
 };
 

@@ -28,13 +28,14 @@
 // | keys, full; values, | copier, 1 and the bytes | consumers          | a block's keys or        |
 // | full                | of the copies; if       |                    | values; with few rows    |
 // |                     | kWidens the rotators,   |                    | also the keys' biases    |
-// |                     | kRotatorWarps           |                    |                          |
+// |                     | kRotatorWarps, and so   |                    |                          |
+// |                     | for values if kFloat8   |                    |                          |
 // | keys, empty;        | consumers,              | copiers            | the same, until products |
 // | values, empty       | kConsumerWarps          |                    | have read it             |
-// | stored, full (if    | copier, 1 and the bytes | rotators           | 8-bit keys or values     |
-// | kWidens)            | of the copies           |                    |                          |
+// | stored, full (if    | copier, 1 and the bytes | rotators           | 8-bit keys or values; if |
+// | kWidens or kFloat8) | of the copies           |                    | kFloat8 values alone     |
 // | stored, empty (if   | none                    | none               | unused: the empty keys   |
-// | kWidens)            |                         |                    | or values barrier serves |
+// | kWidens or kFloat8) |                         |                    | or values barrier serves |
 // | rotated, full       | rotators, kRotatorWarps | consumers; if      | rotated queries          |
 // | (unless             |                         | kKeysSignalQueries |                          |
 // | kConsumersRotate)   |                         | the keys copier,   |                          |
@@ -124,13 +125,16 @@ struct TileMemory {
       kHasKeyBias && !kIsPrefill ? kHeads * kKeys * kBiasBytes : 0;
   static constexpr bool kRotatesAllColumns =
       2 * Spec::Pairing::kUnits * Spec::Pairing::kPairs == kHeadDim;
+  // If true, products are of 8 bits (tile/float8_product.cuh). Query rotators then round the rotated
+  // queries, and transpose the values in the stage to which they were copied.
+  static constexpr bool kFloat8 = Spec::Product::kFloat8;
   // If true, rotated queries include the softmax scale and the temperature. Their elements must
   // have the exponent range of fp32. Scores are then logits in log2 units. If no maximum is
   // subtracted, the weight of score s is 2^s (ops/softmax.cuh). Every column must be rotated: the
   // scale is then rounded together with the rotation, and it would round a column without rotation
   // once more.
   static constexpr bool kScalesQueries =
-      kIsPrefill && kRotatesAllColumns && Spec::Element::kExponentBias == 127;
+      kIsPrefill && kRotatesAllColumns && Spec::Element::kExponentBias == 127 && !kFloat8;
   // Returns the scale of queries, which depends on their position.
   LAZYROPE_DEVICE static auto query_scale(const AttendParams& params, float key_scale) {
     if constexpr (kScalesQueries)
@@ -157,8 +161,10 @@ struct TileMemory {
   // the rings.
   static constexpr bool kQueriesIssueFirst = kCopyWarps == 2;
 
-  using Tile = KvTile<kHeads * kHeadDim, kKeys>;
-  using QueryTile = QueryWgmmaTile<kHeadDim>;
+  // A row of 8-bit elements is one of half as many 16-bit elements.
+  static constexpr int kTileColumns = kFloat8 ? kHeadDim / 2 : kHeadDim;
+  using Tile = KvTile<kHeads * kTileColumns, kKeys>;
+  using QueryTile = QueryWgmmaTile<kTileColumns>;
   using Original = SharedTile<kHeadDim>;
   static constexpr int kMemories = Spec::kMemories;
   static constexpr bool kHasStates = kMemories > 0;
@@ -173,7 +179,8 @@ struct TileMemory {
   // If true, rotators do not visit blocks. They rotate for a work tile's first document, and then
   // once for each rotation that is produced. If a work tile has several documents, a stage without
   // a rotation follows the last rotation.
-  static constexpr bool kSignalsRotationEnd = kIsPrefill && !kConsumersRotate && !kWidens;
+  static constexpr bool kSignalsRotationEnd =
+      kIsPrefill && !kConsumersRotate && !kWidens && !kFloat8;
   static constexpr int kStoredBytes = kWidens ? kBlockBytes / 2 : kBlockBytes;
   static constexpr int kRuns = kKeys / kRunSlots;
   // The offset of the stored bytes in the memory of a run.
@@ -190,10 +197,11 @@ struct TileMemory {
                            .is_prefill = kIsPrefill,
                            .widens = kWidens,
                            .key_bias = kHasKeyBias,
-                           .states = kHasStates});
+                           .states = kHasStates,
+                           .float8 = kFloat8});
   static_assert(kLayout.block_bytes == kBlockBytes && kLayout.table_bytes == Table::kBytes);
   static_assert(kWorkTileStages * 4 <= kSharedFlagBytes, "room for the first blocks");
-  static constexpr int kOnesBytes = ones_bytes(kIsPrefill, kHeadDim);
+  static constexpr int kOnesBytes = kFloat8 ? 0 : ones_bytes(kIsPrefill, kHeadDim);
   static constexpr int kKeyBarriers = kLayout.key_barriers;
   static constexpr int kValueBarriers = kLayout.value_barriers;
   static constexpr int kStoredBarriers = kLayout.stored_barriers;
@@ -228,6 +236,11 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr positions(int32 stage) const {
     return at + (kLayout.positions + stage * kRows * 4);
   }
+  // Returns the scales of the 8-bit queries of the work tile in `stage`, a float for each row.
+  LAZYROPE_DEVICE SharedPtr query_scales(int32 stage) const {
+    return at + (kLayout.query_scales + stage * kRows * 4);
+  }
+  LAZYROPE_DEVICE SharedPtr totals() const { return at + kLayout.totals; }
   LAZYROPE_DEVICE IssueOrder query_order() const { return IssueOrder(at + kLayout.query_order); }
   LAZYROPE_DEVICE SharedPtr consumer_scratch() const { return at + kLayout.consumer_scratch; }
   LAZYROPE_DEVICE SharedPtr entries() const { return at + kLayout.entries; }
@@ -264,7 +277,8 @@ struct TileMemory {
     constexpr uint32 kNumAllConsumers = kNumConsumers + kQueryWarps + kCopyWarps;
     constexpr uint32 kNumWindowConsumers =
         kNumAllConsumers - (kSignalsRotationEnd ? kRotatorWarps : 0);
-    constexpr uint32 kNumTileProducers = kWidens ? kRotatorWarps : 1;
+    constexpr uint32 kNumKeyProducers = kWidens ? kRotatorWarps : 1;
+    constexpr uint32 kNumValueProducers = kWidens || kFloat8 ? kRotatorWarps : 1;
     if constexpr (kOnesBytes > 0) fill_ones();
     if constexpr (QueryTile::kChunks > Original::kFilledChunks) clear_query_padding();
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
@@ -272,8 +286,8 @@ struct TileMemory {
     if (warp == 1) Pipeline<kWindows>::init(at + kWindowBarriers, 1, kNumWindowConsumers);
     if (warp == 2 && !kConsumersRotate)
       Pipeline<kRotatedStages>::init(at + kRotatedBarriers, kRotatorWarps, kNumConsumers);
-    if (warp == 3) Pipeline<kStages>::init(at + kKeyBarriers, kNumTileProducers, kNumConsumers);
-    if (warp == 4) Pipeline<kStages>::init(at + kValueBarriers, kNumTileProducers, kNumConsumers);
+    if (warp == 3) Pipeline<kStages>::init(at + kKeyBarriers, kNumKeyProducers, kNumConsumers);
+    if (warp == 4) Pipeline<kStages>::init(at + kValueBarriers, kNumValueProducers, kNumConsumers);
     if (warp == 5 && kProducesRotations)
       Pipeline<kRotationStages>::init(at + kRotationBarriers, RotationWarps::size() / kWarpThreads,
                                       kConsumersRotate ? kNumConsumers : kRotatorWarps);
@@ -282,8 +296,10 @@ struct TileMemory {
       Pipeline<kConsumerWarps / kGroupWarps>::init(at + kSavedBarriers, kGroupWarps, kGroupWarps);
     if (warp == 6 && kQueriesIssueFirst)
       IssueOrder::init_barrier(at + kLayout.query_order, kRotatorWarps);
-    // Nothing waits for "empty": the consumers' release of the widened tile empties the stage.
-    if (warp == 7 && kWidens) Pipeline<2 * kStages>::init(at + kStoredBarriers, 1, 1);
+    // Nothing waits for "empty": the consumers' release of the widened or transposed tile empties
+    // the stage.
+    if (warp == 7 && (kWidens || kFloat8))
+      Pipeline<2 * kStages>::init(at + kStoredBarriers, 1, 1);
     bar_sync();
   }
 

@@ -86,7 +86,7 @@ inline void wgmma_m64k16(Accumulator<kColumns>& d, const SharedDescriptor (&a)[k
                          const SharedDescriptor (&b)[kSteps], bool accumulate, Site site = here()) {
   static_assert(kIsWgmmaShape<kColumns>);
   for (int i = 0; i < kSteps; ++i)
-    emulator->wgmma_m64k16(
+    emulator->wgmma(
         {kWgmmaElement<T>, kColumns, accumulate || i > 0, kMajorA == Major::kMN,
          kMajorB == Major::kMN, a[i].bits, b[i].bits, d.data(), nullptr, d.registers(), nullptr},
         site);
@@ -96,7 +96,7 @@ inline void wgmma_m64k16(Accumulator<kColumns>& d, const OperandA (&a)[kSteps],
                          const SharedDescriptor (&b)[kSteps], bool accumulate, Site site = here()) {
   static_assert(kIsWgmmaShape<kColumns>);
   for (int i = 0; i < kSteps; ++i)
-    emulator->wgmma_m64k16(
+    emulator->wgmma(
         {kWgmmaElement<T>, kColumns, accumulate || i > 0, false, kMajorB == Major::kMN, 0,
          b[i].bits, d.data(), a[i].data(), d.registers(), a[i].registers()},
         site);
