@@ -153,13 +153,13 @@ std::vector<Sm80Row> rows_of(int head_dim) {
 // because it has more rows than the family's decode kernel can compute.
 KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const Arch& arch) {
   if (spec.key_form == KeyForm::kRaw) return config;  // the family has no kernels for raw keys
-  const bool is_float8 = spec.compute == Compute::kFloat8;  // its weights take fewer registers
   for (const Sm90aRow& row : sm90a_rows()) {
     const TileConfig& before = config.*row.tile;
-    const bool serves_tokens =
-        row.config.divides_rows() || spec.group_size <= row.config.rows_per_head();
-    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.allows_softcap && !is_float8) ||
-        !serves_tokens || before.family == Family::kSm90a ||
+    const bool serves =
+        row.config.divides_rows() ? row.compute == spec.compute
+                                  : spec.group_size <= row.config.rows_per_head();
+    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.allows_softcap) ||
+        !serves || before.family == Family::kSm90a ||
         before.divides_rows() != row.config.divides_rows() ||
         (spec.states && row.config.divides_rows()))  // prefill of the family has no states
       continue;

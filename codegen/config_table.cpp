@@ -282,6 +282,17 @@ constexpr Sm90aPrefillShape kSm90aPrefillShapes[] = {
     {.head_dim = 256, .allows_softcap = true, .prefill = {.block_n = 64, .stages = 2}},
 };
 
+// Prefill with products of 8 bits. A block of keys and one of values take half the bytes, but the
+// totals of family/sm90a/row_totals.cuh take room, too. These rows were not measured.
+constexpr Sm90aPrefillShape kFloat8PrefillShapes[] = {
+    // Blocks of 128 keys, of which each of four warps transposes 32.
+    {.head_dim = 64, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 4}},
+    {.head_dim = 96, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 4}},
+    // Three stages fill shared memory. With two, keys would arrive late: consumers release a
+    // block's keys only half a block before they need the next ones.
+    {.head_dim = 128, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 3}},
+};
+
 }  // namespace
 
 std::vector<Sm80Row> sm80_rows() {
@@ -303,6 +314,12 @@ std::vector<Sm90aRow> sm90a_rows() {
   for (const Sm90aPrefillShape& shape : kSm90aPrefillShapes)
     rows.push_back({.head_dim = shape.head_dim,
                     .allows_softcap = shape.allows_softcap,
+                    .tile = &KernelConfig::prefill,
+                    .config = shape.prefill.tile()});
+  for (const Sm90aPrefillShape& shape : kFloat8PrefillShapes)
+    rows.push_back({.head_dim = shape.head_dim,
+                    .allows_softcap = shape.allows_softcap,
+                    .compute = Compute::kFloat8,
                     .tile = &KernelConfig::prefill,
                     .config = shape.prefill.tile()});
   return rows;

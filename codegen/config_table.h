@@ -17,6 +17,7 @@ struct Sm80Row {
 struct Sm90aRow {
   int head_dim;
   bool allows_softcap;  // false: softcap would make the kernel spill registers
+  Compute compute = Compute::kDtype;  // the specs that a prefill row is for; decode rows serve all
   TileConfig KernelConfig::* tile;
   TileConfig config;
 };

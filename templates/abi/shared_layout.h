@@ -252,7 +252,7 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
       take(has_biases ? shape.stages * shape.heads * shape.block_n * kBiasBytes : 0);
   layout.consumer_scratch = take(is_prefill ? 0 : shape.warpgroups * scratch);
   layout.entries = take(entry_bytes(shape.block_m, shape.states));
-  layout.query_scales = take(shape.float8 ? kWorkTileStages * shape.block_m * 4 : 0);
+  layout.query_scales = take(shape.float8 ? kWorkTileStages * shape.block_m : 0);
   layout.totals = take(shape.float8 ? shape.block_m * shape.head_dim * 4 : 0);
   layout.bytes = end;
   return layout;

@@ -13,29 +13,35 @@
 
 namespace lazyrope {
 
-// The scale of a row and its inverse.
+// The scale of a row. Shared memory has its exponent alone, one byte for each row.
 struct QueryScale {
-  float scale;
-  float inverse;
+  uint32 exponent;  // of an fp32 number; kNan: the scale is NaN
 
   // `magnitude` is the greatest of the row.
   LAZYROPE_DEVICE static QueryScale of(float magnitude) {
-    constexpr uint32 kLeastExponent = 8;  // keeps the inverse finite
-    const uint32 exponent = larger(float_as_bits(magnitude) >> 23, kLeastExponent);
-    const uint32 bits = exponent == 0xffu ? kNan : (exponent - 7) << 23;
-    return {bits_as_float(bits), inverse_of(bits)};
+    constexpr uint32 kLeast = 8;  // keeps the inverse finite
+    const uint32 exponent = larger(float_as_bits(magnitude) >> 23, kLeast);
+    return {exponent == kNan ? kNan : exponent - 7};
   }
-  LAZYROPE_DEVICE static float inverse_of(uint32 scale_bits) {
-    return bits_as_float((254u << 23) - scale_bits);
+  LAZYROPE_DEVICE static QueryScale load(SharedPtr scales, int32 row) {
+    const uint32 four = ld_shared<uint32>(scales + row / 4 * 4);
+    return {four >> row % 4 * 8 & 0xffu};
+  }
+
+  LAZYROPE_DEVICE float value() const {
+    return bits_as_float(exponent == kNan ? 0x7fc00000u : exponent << 23);
+  }
+  LAZYROPE_DEVICE float inverse() const {
+    return bits_as_float((exponent == kNan ? 0u : 254u - exponent) << 23);
   }
 
  private:
-  static constexpr uint32 kNan = 0x7fc00000u;
+  static constexpr uint32 kNan = 255;
 };
 
 // Rows of `Original`, 16-bit elements, are rounded to rows of `Tile`, whose chunks have 16 elements
-// of 8 bits. One warp takes part. Both tiles and `scales`, one float for each row, begin with the
-// warp's first row, `first`; kRows is a multiple of 8.
+// of 8 bits. One warp takes part, and its rows are `first` to first + kRows - 1; kRows and `first`
+// are multiples of 8. `scales` has one byte for each row.
 template <class Spec, class Tile, class Original, int kRows>
 class QueryQuantizer {
   using Element = typename Spec::Element;
@@ -62,11 +68,11 @@ class QueryQuantizer {
 #pragma unroll
       for (int k = 0; k < kLaneChunks; ++k) load(chunks[k], row, chunk_of(k));
       const QueryScale scale = QueryScale::of(greatest(chunks));
-      if (kStoresScales && lane % kRowLanes == 0) st_shared(scales + row * 4, scale.scale);
+      if constexpr (kStoresScales) store_scales(scales + (first_ + octet), scale);
 #pragma unroll
       for (int k = 0; k < kLaneChunks; ++k)
         if (chunk_of(k) < kChunks)
-          st_shared(Tile::chunk(tile, row, chunk_of(k)), rounded(chunks[k], scale.inverse));
+          st_shared(Tile::chunk(tile, row, chunk_of(k)), rounded(chunks[k], scale.inverse()));
     }
   }
 
@@ -84,7 +90,7 @@ class QueryQuantizer {
       Run a = ld_shared<Run>(runs.a);
       Run b = ld_shared<Run>(runs.b);
       rotation.apply(a, b);
-      const float inverse = QueryScale::inverse_of(ld_shared<uint32>(scales + row * 4));
+      const float inverse = QueryScale::load(scales, row).inverse();
       store_run(tile, row, Pairing::run_a(unit), a, inverse);
       store_run(tile, row, Pairing::run_b(unit), b, inverse);
     }
@@ -92,6 +98,15 @@ class QueryQuantizer {
 
  private:
   LAZYROPE_DEVICE static int32 chunk_of(int k) { return lane_index() % kRowLanes + k * kRowLanes; }
+
+  // Stores the scales of eight rows, each of which is in kRowLanes neighbouring lanes.
+  LAZYROPE_DEVICE static void store_scales(SharedPtr to, const QueryScale& scale) {
+    const int32 lane = lane_index();
+    uint32 four = scale.exponent << lane / kRowLanes % 4 * 8;
+    four |= shfl_sync_bfly(four, kRowLanes);
+    four |= shfl_sync_bfly(four, 2 * kRowLanes);
+    if (lane % 16 == 0) st_shared(to + lane / 16 * 4, four);
+  }
 
   // Loads the 16 columns of a chunk of the tile, or zeros if the row has no such chunk.
   LAZYROPE_DEVICE void load(Chunk (&columns)[2], int32 row, int32 chunk) const {
@@ -137,15 +152,12 @@ class QueryQuantizer {
                                         float inverse) {
     constexpr int32 kRunColumns = Pairing::kPairs;
     const SharedPtr to = Tile::chunk(tile, row, run * kRunColumns / 16) + run * kRunColumns % 16;
-    if constexpr (kRunColumns == 2) {
-      st_shared(to, static_cast<uint16>(rounded(columns.word[0], 0, inverse)));
-    } else {
-      Words<kRunColumns / 4> words;
+    static_assert(kRunColumns % 4 == 0, "rotary_dim is a multiple of 8");
+    Words<kRunColumns / 4> words;
 #pragma unroll
-      for (int i = 0; i < kRunColumns / 4; ++i)
-        words.word[i] = rounded(columns.word[2 * i], columns.word[2 * i + 1], inverse);
-      st_shared(to, words);
-    }
+    for (int i = 0; i < kRunColumns / 4; ++i)
+      words.word[i] = rounded(columns.word[2 * i], columns.word[2 * i + 1], inverse);
+    st_shared(to, words);
   }
 
   SharedPtr original_;

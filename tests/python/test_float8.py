@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support import checks
-from tests.support.cases import Setting, documents_case, random_case
+from tests.support.cases import ROPES, Setting, documents_case, random_case
 from tests.support.float8 import check_case
 
 ARCH = "emu:sm_90a"
@@ -148,6 +148,7 @@ def test_rows_with_an_infinity_or_nan_are_nan_alone(value):
     [
         ({"kv_dtype": "as dtype"}, r'compute = "float8" with kv_dtype = "bfloat16"; .* give kv_dtype = "float8_e4m3fn"'),
         ({"kv_dtype": "float8_e5m2"}, r'compute = "float8" with kv_dtype = "float8_e5m2"'),
+        ({"rope": "odd"}, r'compute = "float8" with rotary_dim = 36; .* the nearest are 32 and 40'),
         ({"head_dim": 256}, r'compute = "float8" with head_dim = 256; .* head_dim = 64, 96, 128'),
         ({"cascade": True}, 'compute = "float8" with cascade; .*: choose one of them'),
         ({"packed_prefill": True}, 'compute = "float8" with packed_prefill'),
@@ -155,7 +156,8 @@ def test_rows_with_an_infinity_or_nan_are_nan_alone(value):
         ({"compute": "fp8"}, r'compute = "fp8".*; allowed are: dtype, float8'),
     ],
 )
-def test_specs_without_such_products_are_refused(change, message):
+def test_specs_without_such_products_are_refused(monkeypatch, change, message):
+    monkeypatch.setitem(ROPES, "odd", lambda _: lazyrope.rope.neox(10000.0, rotary_dim=36))
     with pytest.raises(lazyrope.SpecError, match=message):
         replace(SMALL, **change).spec()
 

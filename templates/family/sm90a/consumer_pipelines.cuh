@@ -62,6 +62,9 @@ class ConsumerPipelines {
     windows_.finish_block(block - 1);
     windows_.enter_ready_block(block);
   }
+  // These do the same in two steps.
+  LAZYROPE_DEVICE void enter_ready(int32 block) { windows_.enter_ready_block(block); }
+  LAZYROPE_DEVICE void finish(int32 block) const { windows_.finish_block(block); }
   // Waits until the block table has the block after the present one.
   LAZYROPE_DEVICE void await_window_of(int32 next_block) const { windows_.await_block(next_block); }
   // Finds out whether another document follows the block that `info` describes. If so,

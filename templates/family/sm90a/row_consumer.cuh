@@ -25,6 +25,7 @@
 #include "ops/exchange.cuh"
 #include "ops/key_bias.cuh"
 #include "ops/page_mass.cuh"
+#include "ops/quantize_queries.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
@@ -43,10 +44,13 @@ class RowConsumer {
   static constexpr int kKeys = Memory::kKeys;
   static constexpr int kHeadDim = Memory::kHeadDim;
   static constexpr int kGroupRows = 64;
-  // The groups of eight columns whose weights are computed before clear_next_partial_runs(). The
-  // branch there keeps the compiler from moving these computations after the wait for the previous
-  // value product.
-  static constexpr int kEarlyColumns = kHeadDim > 128 ? 4 : 6;
+  // The groups of eight columns whose weights are computed before a branch in softmax_step(). The
+  // branch keeps the compiler from moving these computations after the wait for the previous value
+  // product. A product of 8 bits takes as long as the weights of half a block.
+  static constexpr int kEarlyColumns = Product::kFloat8 ? 8 : kHeadDim > 128 ? 4 : 6;
+  // The branch is that of clear_next_partial_runs(). With products of 8 bits, which need not clear
+  // anything, it is the one that releases the previous block's window.
+  static constexpr bool kFinishesLate = Product::kFloat8;
   // Up to this head_dim, a warp issues a score product quickly and has time for other work until
   // the product completes. With longer rows the issue takes nearly as long as the product.
   static constexpr bool kAdvancesDuringMma = kHeadDim <= 128;
@@ -56,6 +60,7 @@ class RowConsumer {
   // operands' descriptors in the lanes' registers, and copy them for each product.
   static constexpr bool kStepsBeforeLoop = kHeadDim != 128;
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
+  static_assert(!kFinishesLate || kAdvancesDuringMma);
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
   using Result = WorkTileResult<Spec, Team,
                                 kHeadDim % kWidestSlices == 0 ? kWidestSlices
@@ -153,7 +158,7 @@ class RowConsumer {
       if constexpr (kRotatesQueries) detect_document_change(block, last, info);
       const auto scale = prepare_scores<true>(scores, queries, info);
       load_next_key_biases(table, block, last);
-      const bool maxima_hold = softmax_step(weights, scores, scale, info);
+      const bool maxima_hold = softmax_step(weights, scores, scale, info, block);
       store_page_mass(scores, mass_rows, table, block, info);
       return maxima_hold;
     };
@@ -220,12 +225,12 @@ class RowConsumer {
   LAZYROPE_DEVICE void load_query_scales() {
     if constexpr (Product::kFloat8) {
       const SharedPtr positions = memory_.positions(stage_) + first_row() * 4;
-      const SharedPtr scales = memory_.query_scales(stage_) + first_row() * 4;
+      const SharedPtr scales = memory_.query_scales(stage_);
       const auto of_rows = scale_of_rows<Spec, Scores>(params_.scale_log2 * key_scale_, positions);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         query_scales_.value[0][h] =
-            of_rows.of(0, h) * ld_shared<float>(scales + RowLanes::row(0, h) * 4);
+            of_rows.of(0, h) * QueryScale::load(scales, first_row() + RowLanes::row(0, h)).value();
     }
   }
 
@@ -275,7 +280,10 @@ class RowConsumer {
     pipelines_.wait_for_keys();
     mma_order_.order_wait();
     multiply_keys(scores);
-    if (kAdvancesDuringMma) pipelines_.advance_to_ready(block);
+    if constexpr (kFinishesLate)
+      pipelines_.enter_ready(block);
+    else if (kAdvancesDuringMma)
+      pipelines_.advance_to_ready(block);
     const BlockInfo info = table.info(block);
     multiply_values(weights, pipelines_.wait_for_values());
     mma_order_.order_arrive();
@@ -306,10 +314,13 @@ class RowConsumer {
   // weights, the lanes' sums are unused, and the compiler removes them.
   template <class Scale>
   LAZYROPE_DEVICE bool softmax_step(OperandA (&weights)[kWeights], Scores& scores,
-                                    const Scale& scale, const BlockInfo& info) {
+                                    const Scale& scale, const BlockInfo& info, int32 block) {
     float added[1][2] = {};
     softmax_.template exponentiate<0, kEarlyColumns>(scores, scale, added);
-    pipelines_.clear_next_partial_runs(ValidSlots(info));
+    if constexpr (kFinishesLate)
+      pipelines_.finish(block - 1);
+    else
+      pipelines_.clear_next_partial_runs(ValidSlots(info));
     softmax_.template exponentiate<kEarlyColumns, kKeys / 8>(scores, scale, added);
     wait_for_value_product(weights);
     pipelines_.try_wait_for_both();
@@ -319,6 +330,7 @@ class RowConsumer {
                                       : softmax_.weights_fit(added);
     const bool maxima_hold = !vote_sync_any(!lane_maxima_hold);
     if (maxima_hold) softmax_.add(added);
+    totals_.finish_block(acc_o_);  // a branch: all other work of the step comes before it
     return maxima_hold;
   }
 
@@ -355,7 +367,6 @@ class RowConsumer {
 #pragma unroll
     for (int i = 0; i < kWeights; ++i) weights[i].pin();
     pipelines_.release_values();
-    totals_.finish_block(acc_o_);
   }
 
   // Returns the factor from scores to logits in log2 units, as far as queries do not include it.

@@ -236,9 +236,9 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr positions(int32 stage) const {
     return at + (kLayout.positions + stage * kRows * 4);
   }
-  // Returns the scales of the 8-bit queries of the work tile in `stage`, a float for each row.
+  // Returns the scales of the 8-bit queries of the work tile in `stage`, a byte for each row.
   LAZYROPE_DEVICE SharedPtr query_scales(int32 stage) const {
-    return at + (kLayout.query_scales + stage * kRows * 4);
+    return at + (kLayout.query_scales + stage * kRows);
   }
   LAZYROPE_DEVICE SharedPtr totals() const { return at + kLayout.totals; }
   LAZYROPE_DEVICE IssueOrder query_order() const { return IssueOrder(at + kLayout.query_order); }
