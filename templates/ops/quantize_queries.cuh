@@ -15,7 +15,7 @@ namespace lazyrope {
 
 // The scale of a row. Shared memory has its exponent alone, one byte for each row.
 struct QueryScale {
-  uint32 exponent;  // of an fp32 number; kNan: the scale is NaN
+  uint32 exponent;  // the biased exponent of the scale in fp32; kNan: the scale is NaN
 
   // `magnitude` is the greatest of the row.
   LAZYROPE_DEVICE static QueryScale of(float magnitude) {

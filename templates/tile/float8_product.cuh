@@ -29,7 +29,7 @@ struct Float8Product {
   static constexpr bool kScaled = true;
   static constexpr bool kWidens = false;
   static constexpr bool kFloat8 = true;
-  static constexpr int kStepKeys = 32;  // keys of one OperandA of weights
+  static constexpr int kKeysPerOperand = 32;  // keys of one OperandA of weights
 
   // The range of weights. A score equal to the maximum when that was raised has the weight 2^5, so
   // that only weights below 2^-15 of that are rounded to zero. A later score may exceed the
@@ -116,10 +116,10 @@ struct Float8Product {
   // rows += weights x values, of which `values` is the transposed tile.
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_weight_value(Rows& rows,
-                                                    const OperandA (&weights)[kKeys / kStepKeys],
+                                                    const OperandA (&weights)[kKeys / kKeysPerOperand],
                                                     SharedPtr values, SharedPtr) {
     using Transposed = WgmmaTile<kKeys / 2>;
-    constexpr int kSteps = kKeys / kStepKeys;
+    constexpr int kSteps = kKeys / kKeysPerOperand;
     static_assert(Rows::kTiles == 1);
     SharedDescriptor b[kSteps];
 #pragma unroll
@@ -129,10 +129,10 @@ struct Float8Product {
   }
 
   template <int kKeys>
-  LAZYROPE_DEVICE static void pack(OperandA (&packed)[kKeys / kStepKeys],
+  LAZYROPE_DEVICE static void pack(OperandA (&packed)[kKeys / kKeysPerOperand],
                                    const Accumulator<kKeys>& weights) {
 #pragma unroll
-    for (int step = 0; step < kKeys / kStepKeys; ++step)
+    for (int step = 0; step < kKeys / kKeysPerOperand; ++step)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = 16 * step + i / 2 * 8 + i % 2 * 2;
@@ -173,7 +173,7 @@ struct Float8Product {
     }
     sync();
     const uint32 order[2] = {lane < 16 ? 0x6420u : 0x7531u, lane < 16 ? 0x7531u : 0x6420u};
-    const int32 row = lane / 4 * 2 + lane / 16;  // of the first store
+    const int32 row = lane / 4 * 2 + lane / 16;  // the row of the first store
     const SharedPtr to[2] = {
         Transposed::chunk(values, row, 2 * warp) + lane % 4 * 4,
         Transposed::chunk(values, row ^ 1, 2 * warp) + lane % 4 * 4};

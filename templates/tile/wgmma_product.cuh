@@ -36,7 +36,7 @@ struct WgmmaProduct {
   static constexpr bool kScaled = false;
   static constexpr bool kWidens = false;
   static constexpr bool kFloat8 = false;
-  static constexpr int kStepKeys = 16;  // keys of one OperandA of weights
+  static constexpr int kKeysPerOperand = 16;  // keys of one OperandA of weights
 
   // scores = queries x keys^T for kKeys keys. The descriptors are made by columns() of the tiles.
   template <int kKeys>

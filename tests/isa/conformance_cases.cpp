@@ -6,15 +6,15 @@ namespace lazyrope {
 
 const std::vector<ConformanceKernel>& conformance_kernels() {
   static const std::vector<ConformanceKernel> kernels = {
-      grid_kernel(),   hopper_kernel(), math_kernel(), matrix_kernel(), mbarrier_kernel(),
-      memory_kernel(), tensor_kernel(), warp_kernel(), wgmma_kernel()};
+      float8_kernel(),   grid_kernel(),   hopper_kernel(), math_kernel(), matrix_kernel(),
+      mbarrier_kernel(), memory_kernel(), tensor_kernel(), warp_kernel(), wgmma_kernel()};
   return kernels;
 }
 
 const std::vector<ConformanceCase>& conformance_cases() {
   static const std::vector<ConformanceCase> cases = [] {
     std::vector<ConformanceCase> all;
-    for (const auto& of : {grid_cases, hopper_cases, math_cases, matrix_cases, mbarrier_cases,
+    for (const auto& of : {float8_cases, grid_cases, hopper_cases, math_cases, matrix_cases, mbarrier_cases,
                            memory_cases, tensor_cases, warp_cases, wgmma_cases})
       for (ConformanceCase& row : of()) all.push_back(std::move(row));
     return all;

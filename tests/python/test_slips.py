@@ -52,7 +52,7 @@ SLIPS: dict[str, tuple[Callable[[], object], str]] = {
         "AttentionSpec() takes no argument by position, and 4 are given; give the others by name: head_dim=, "
         "num_q_heads=, num_kv_heads=, rope=, dtype=, mask=, query_form=, key_form=, append_form=, scale=, window=, "
         "chunk=, softcap=, sinks=, kv_dtype=, batch_invariant=, temperature=, cascade=, page_mass=, key_bias=, "
-        "packed_prefill= and states=",
+        "packed_prefill=, states= and compute=",
     ),
     "missing": (lambda: lazyrope.AttentionSpec(**TINY), "AttentionSpec() lacks rope"),
     "mask": (lambda: spec(mask=3), 'mask is 3 (int); it must be "causal", "full", "sliding_window" or "chunked"'),
@@ -72,7 +72,7 @@ SLIPS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: lazyrope.AttentionSpec.from_hf("config.json", torch.float16),
         "AttentionSpec.from_hf() takes 1 argument by position, and 2 are given; give the others by name: dtype=, "
         "query_form=, layer=, kv_dtype=, batch_invariant=, tensor_parallel=, "
-        "max_model_len=, key_form=, cascade=, page_mass=, key_bias=, packed_prefill= and states=",
+        "max_model_len=, key_form=, cascade=, page_mass=, key_bias=, packed_prefill=, states= and compute=",
     ),
     "compile": (lambda: lazyrope.compile("llama"), "spec is 'llama' (str); it must be a lazyrope.AttentionSpec"),
     "arch": (lambda: lazyrope.compile(SPEC, 90), "arch is 90 (int); it must be a str or None"),

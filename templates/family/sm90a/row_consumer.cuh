@@ -96,7 +96,7 @@ class RowConsumer {
 
  private:
   using Scores = Accumulator<kKeys>;
-  static constexpr int kWeights = kKeys / Product::kStepKeys;
+  static constexpr int kWeights = kKeys / Product::kKeysPerOperand;
 
   LAZYROPE_DEVICE static int32 group() { return Team::rank() / kWarpgroupThreads; }
   // Returns the first row of the warp.

@@ -19,7 +19,7 @@ template <class Spec, class Memory>
 class ValueTransposer {
   using Product = typename Spec::Product;
   using Team = typename Memory::Rotators;
-  static constexpr int32 kWarpKeys = 32;
+  static constexpr int32 kKeysPerWarp = 32;
 
  public:
   LAZYROPE_DEVICE explicit ValueTransposer(Memory memory)
@@ -29,7 +29,7 @@ class ValueTransposer {
 
   // Transposes the values of the next block.
   LAZYROPE_DEVICE void transpose(const BlockInfo& info) {
-    static_assert(Memory::kKeys == Memory::kRotatorWarps * kWarpKeys);
+    static_assert(Memory::kKeys == Memory::kRotatorWarps * kKeysPerWarp);
     const int32 warp = warp_uniform(Team::warp());
     stored_.wait(Memory::kStages + stage_.index);
     Product::template transpose<Memory::kKeys>(memory_.values(stage_.index), warp,
@@ -43,7 +43,7 @@ class ValueTransposer {
   LAZYROPE_DEVICE static auto valid_bytes(const BlockInfo& info, int32 warp) {
     using ValidBytes = typename Product::ValidBytes;
     if (info.begin <= 0 && info.end >= Memory::kKeys) return ValidBytes::all();
-    const int32 first = warp * kWarpKeys + lane_index() % 4 * 2;
+    const int32 first = warp * kKeysPerWarp + lane_index() % 4 * 2;
     return ValidBytes::of(info.begin - first, info.end - first);
   }
 

@@ -74,6 +74,12 @@ enum class Case : int32 {
   // hopper.cuh
   kElect,
   kPassOn,
+  // float8.cuh
+  kToE4m3,
+  kFloat8Shared128,
+  kFloat8Registers64,
+  kFloat8Registers96,
+  kFloat8Registers128,
 };
 
 struct ConformanceParams {

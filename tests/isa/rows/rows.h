@@ -8,6 +8,7 @@ namespace lazyrope {
 inline constexpr int kConformanceThreads = 64;  // per CTA, unless a kernel says otherwise
 inline constexpr int kConformanceWarp = 32;
 
+std::vector<ConformanceCase> float8_cases();
 std::vector<ConformanceCase> grid_cases();
 std::vector<ConformanceCase> hopper_cases();
 std::vector<ConformanceCase> math_cases();
@@ -19,6 +20,7 @@ std::vector<ConformanceCase> warp_cases();
 std::vector<ConformanceCase> wgmma_cases();
 
 // The conformance kernels of these cases.
+ConformanceKernel float8_kernel();
 ConformanceKernel grid_kernel();
 ConformanceKernel hopper_kernel();
 ConformanceKernel math_kernel();
