@@ -155,12 +155,10 @@ KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const
   if (spec.key_form == KeyForm::kRaw) return config;  // the family has no kernels for raw keys
   for (const Sm90aRow& row : sm90a_rows()) {
     const TileConfig& before = config.*row.tile;
-    const bool serves =
-        row.config.divides_rows() ? row.compute == spec.compute
-                                  : spec.group_size <= row.config.rows_per_head();
-    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.allows_softcap) ||
-        !serves || before.family == Family::kSm90a ||
-        before.divides_rows() != row.config.divides_rows() ||
+    const bool serves = row.config.divides_rows() ? row.compute == spec.compute
+                                                  : spec.group_size <= row.config.rows_per_head();
+    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.allows_softcap) || !serves ||
+        before.family == Family::kSm90a || before.divides_rows() != row.config.divides_rows() ||
         (spec.states && row.config.divides_rows()))  // prefill of the family has no states
       continue;
     KernelConfig changed = config;

@@ -16,7 +16,7 @@ struct Sm80Row {
 // A tile of family sm90a that replaces the decode or the prefill tile of a config.
 struct Sm90aRow {
   int head_dim;
-  bool allows_softcap;  // false: softcap would make the kernel spill registers
+  bool allows_softcap;                // false: softcap would make the kernel spill registers
   Compute compute = Compute::kDtype;  // the specs that a prefill row is for; decode rows serve all
   TileConfig KernelConfig::* tile;
   TileConfig config;

@@ -194,11 +194,10 @@ void validate_compute(const KernelSpec& spec) {
                     "head_dim = {}",
                     spec.head_dim, fmt::join(head_dims, ", ")));
   if (spec.rope.rotary_dim % 8 != 0)
-    throw SpecError(
-        fmt::format("compute = \"float8\" with rotary_dim = {}; with products of 8 bits it must be a "
-                    "multiple of 8: the nearest are {} and {}",
-                    spec.rope.rotary_dim, spec.rope.rotary_dim / 8 * 8,
-                    (spec.rope.rotary_dim + 7) / 8 * 8));
+    throw SpecError(fmt::format(
+        "compute = \"float8\" with rotary_dim = {}; with products of 8 bits it must be a "
+        "multiple of 8: the nearest are {} and {}",
+        spec.rope.rotary_dim, spec.rope.rotary_dim / 8 * 8, (spec.rope.rotary_dim + 7) / 8 * 8));
   for (const auto& [is_given, name, why] :
        {std::tuple{spec.states, "states", "prefill of attention states has no products of 8 bits"},
         std::tuple{spec.cascade, "cascade", "the kernel of shared segments has none of 8 bits"},

@@ -21,8 +21,8 @@ enum class RopeForm { kRaw, kRotated };
 enum class KeyForm { kLocal, kRaw };
 
 // The type of the elements that the products of prefill multiply: the dtype of the queries, or 8
-// bits. With 8 bits, queries and softmax weights are rounded to float8_e4m3fn, and the pool has such
-// elements, too. Decode always multiplies elements of the queries' dtype.
+// bits. With 8 bits, queries and softmax weights are rounded to float8_e4m3fn, and the pool has
+// such elements, too. Decode always multiplies elements of the queries' dtype.
 enum class Compute { kDtype, kFloat8 };
 
 // A temperature of queries by their position, as in Llama 4 and Ministral 3: the scores of a query

@@ -73,8 +73,7 @@ bool uses_float8(const KernelSpec& spec, const TileConfig& config) {
 TemplateType product_type(const KernelSpec& spec, const TileConfig& config) {
   const std::string_view type = element(spec.dtype);
   if (uses_float8(spec, config))
-    return {"tile/float8_product.cuh",
-            fmt::format("Float8Product<{}, {}>", type, spec.head_dim)};
+    return {"tile/float8_product.cuh", fmt::format("Float8Product<{}, {}>", type, spec.head_dim)};
   if (config.family == Family::kSm90a && config.divides_rows() && spec.has_fp8_pool())
     return {"tile/widened_wgmma_product.cuh",
             fmt::format("WidenedWgmmaProduct<{}, {}, {}>", type, fp8_format(spec), spec.head_dim)};
@@ -97,8 +96,8 @@ TemplateType product_type(const KernelSpec& spec, const TileConfig& config) {
 std::string wgmma_shapes(const KernelSpec& spec, const TileConfig& config) {
   if (config.family != Family::kSm90a) return "";
   if (!config.divides_rows()) return fmt::format("use({})", config.rows_per_head());
-  const int row_columns = uses_float8(spec, config) ? spec.head_dim
-                                                    : lazyrope::row_columns(spec.head_dim);
+  const int row_columns =
+      uses_float8(spec, config) ? spec.head_dim : lazyrope::row_columns(spec.head_dim);
   const std::set<int> columns = {config.block_n(), columns_at_once(row_columns)};
   std::string text;
   for (const int shape : columns) text += fmt::format("use({})", shape);

@@ -145,7 +145,8 @@ std::vector<LayerGroup> groups_from_hf(const py::object& config, const py::objec
                                        bool batch_invariant, int ranks,
                                        std::optional<int> max_model_len,
                                        const std::string& key_form, bool cascade, bool page_mass,
-                                       bool key_bias, bool packed_prefill, bool states, const std::string& compute) {
+                                       bool key_bias, bool packed_prefill, bool states,
+                                       const std::string& compute) {
   auto groups = attention_groups_from_hf(config_text(config), optional_dtype_name(dtype),
                                          {max_model_len, key_form_from(key_form)});
   for (LayerGroup& group : groups)
@@ -253,23 +254,24 @@ void bind_spec(py::module_& module) {
            py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
            py::arg("temperature") = py::none(), py::arg("cascade") = false,
            py::arg("page_mass") = false, py::arg("key_bias") = false,
-           py::arg("packed_prefill") = false, py::arg("states") = false, py::arg("compute") = "dtype")
-      .def_static("from_hf", &spec_from_hf, py::arg("config"), py::kw_only(),
-                  py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
-                  py::arg("layer") = py::none(), py::arg("kv_dtype") = py::none(),
-                  py::arg("batch_invariant") = false, py::arg("tensor_parallel") = 1,
-                  py::arg("max_model_len") = py::none(), py::arg("key_form") = "local",
-                  py::arg("cascade") = false, py::arg("page_mass") = false,
-                  py::arg("key_bias") = false, py::arg("packed_prefill") = false,
-                  py::arg("states") = false, py::arg("compute") = "dtype", py::call_guard<LogDelivery>())
+           py::arg("packed_prefill") = false, py::arg("states") = false,
+           py::arg("compute") = "dtype")
+      .def_static(
+          "from_hf", &spec_from_hf, py::arg("config"), py::kw_only(), py::arg("dtype") = py::none(),
+          py::arg("query_form") = "raw", py::arg("layer") = py::none(),
+          py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
+          py::arg("tensor_parallel") = 1, py::arg("max_model_len") = py::none(),
+          py::arg("key_form") = "local", py::arg("cascade") = false, py::arg("page_mass") = false,
+          py::arg("key_bias") = false, py::arg("packed_prefill") = false, py::arg("states") = false,
+          py::arg("compute") = "dtype", py::call_guard<LogDelivery>())
       .def_static("groups_from_hf", &groups_from_hf, py::arg("config"), py::kw_only(),
                   py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
                   py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
                   py::arg("tensor_parallel") = 1, py::arg("max_model_len") = py::none(),
                   py::arg("key_form") = "local", py::arg("cascade") = false,
                   py::arg("page_mass") = false, py::arg("key_bias") = false,
-                  py::arg("packed_prefill") = false, py::arg("states") = false, py::arg("compute") = "dtype",
-                  py::call_guard<LogDelivery>())
+                  py::arg("packed_prefill") = false, py::arg("states") = false,
+                  py::arg("compute") = "dtype", py::call_guard<LogDelivery>())
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)
@@ -297,8 +299,7 @@ void bind_spec(py::module_& module) {
       .def_readonly("key_bias", &AttentionSpec::key_bias)
       .def_readonly("packed_prefill", &AttentionSpec::packed_prefill)
       .def_readonly("states", &AttentionSpec::states)
-      .def_property_readonly("compute",
-                             [](const AttentionSpec& s) { return to_string(s.compute); })
+      .def_property_readonly("compute", [](const AttentionSpec& s) { return to_string(s.compute); })
       .def_property_readonly(
           "frequencies",
           [](const AttentionSpec& s) { return rope_variant(s.rope.variant).frequencies(s.rope); })

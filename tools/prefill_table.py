@@ -31,6 +31,7 @@ def name(row: Row) -> str:
         f"family {row.get('family')}": "family" in row,
         "batch invariant": "batch_invariant" in row,
         "packed keys": "packed_prefill" in row,
+        "8-bit products": row.get("compute") == "float8",
     }
     return ", ".join([_size(row), *(text for text, differs in differences.items() if differs)])
 

@@ -105,13 +105,12 @@ void Machine::check_fences(std::span<EmulatedWgmma* const> lanes, const Site& si
 void Machine::begin_product(std::span<EmulatedWgmma* const> lanes, int quarter, const Site& site) {
   EmulatedCta& cta = *running().cta;
   const EmulatedWgmma& given = *lanes[0];
-  WarpProduct product = {
-      .lanes = {*lanes[0]},
-      .a = std::nullopt,
-      .b = MatrixOperand(given.b_descriptor, given.b_is_mn_major, given.columns,
-                         bytes_of(given.element), site),
-      .first_row = quarter * WarpProduct::kRows,
-      .site = site};
+  WarpProduct product = {.lanes = {*lanes[0]},
+                         .a = std::nullopt,
+                         .b = MatrixOperand(given.b_descriptor, given.b_is_mn_major, given.columns,
+                                            bytes_of(given.element), site),
+                         .first_row = quarter * WarpProduct::kRows,
+                         .site = site};
   if (given.a == nullptr)
     product.a.emplace(given.a_descriptor, given.a_is_mn_major, WarpProduct::kGroupRows,
                       bytes_of(given.element), site);

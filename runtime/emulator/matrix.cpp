@@ -42,7 +42,7 @@ const std::vector<float>& e4m3_values() {
 
 // The first call is made when the library is loaded, or by a static initialiser before that: a
 // child that is forked during a later first call would wait for it for ever.
-[[gnu::constructor]] void load_fp16_values() { 
+[[gnu::constructor]] void load_fp16_values() {
   (void)fp16_values();
   (void)e4m3_values();
 }

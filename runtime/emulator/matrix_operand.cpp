@@ -43,7 +43,7 @@ std::uint32_t MatrixOperand::address(int mn, int k) const {
   const auto i = static_cast<std::uint32_t>(mn);
   const auto j = static_cast<std::uint32_t>(k);
   const auto span = static_cast<std::uint32_t>(swizzle_span(swizzle_));
-  const std::uint32_t along = span / element_bytes_;         // elements of a row
+  const std::uint32_t along = span / element_bytes_;            // elements of a row
   const std::uint32_t in_chunk = kChunkBytes / element_bytes_;  // elements of a chunk
   std::uint32_t offset = 0;
   if (swizzle_ == Swizzle::kNone)

@@ -29,9 +29,8 @@ MatrixA from_shared(const WarpProduct& product, const MatrixOperand& operand,
   const EmulatedElement type = product.lanes[0].element;
   for (std::size_t row = 0; row < kRows; ++row)
     for (std::size_t k = 0; k < depth_of(type); ++k)
-      a[row][k] = element(
-          type,
-          shared + operand.address(product.first_row + static_cast<int>(row), static_cast<int>(k)));
+      a[row][k] = element(type, shared + operand.address(product.first_row + static_cast<int>(row),
+                                                         static_cast<int>(k)));
   return a;
 }
 

@@ -29,8 +29,8 @@ struct AttentionSpec {
   bool cascade = false;    // segments that several requests read are read once for all of them
   bool page_mass = false;  // attend() can give the attention mass of each run of 16 slots
   bool key_bias = false;   // attend() adds a bias to the scores of each key (PoolTensors::key_bias)
-  bool packed_prefill = false;  // prefill may copy keys to the step's scratch first
-  bool states = false;          // segments can be memories of attention states
+  bool packed_prefill = false;        // prefill may copy keys to the step's scratch first
+  bool states = false;                // segments can be memories of attention states
   Compute compute = Compute::kDtype;  // the elements that prefill multiplies
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }

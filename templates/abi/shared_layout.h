@@ -184,7 +184,7 @@ struct Sm90aLayout {
   int first_blocks;  // the number of each work tile's first block
   int key_biases;    // the biases of each stage's keys, in decode if the spec has a key bias
   int consumer_scratch;
-  int entries;  // the best entries of each row, in kernels of attention states
+  int entries;       // the best entries of each row, in kernels of attention states
   int query_scales;  // the scales of each work tile's 8-bit queries
   int totals;        // sums of value products of 8 bits
   int bytes;

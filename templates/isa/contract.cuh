@@ -199,17 +199,16 @@ static_assert(kSame<void, decltype(wgmma_m64k16<WgmmaF16, 8, Major::kMN>(
                               a<Accumulator<8>&>(), a<const OperandA (&)[2]>(),
                               a<const SharedDescriptor (&)[2]>(), a<bool>()))>);  // wgmma.mma_async
 
-// float8.cuh: "Data Movement and Conversion Instructions: cvt", "Asynchronous Warpgroup Level Matrix
-// Multiply-Accumulate Instructions".
+// float8.cuh: "Data Movement and Conversion Instructions: cvt", "Asynchronous Warpgroup Level
+// Matrix Multiply-Accumulate Instructions".
 static_assert(kSame<uint32, decltype(cvt_rn_satfinite_e4m3x2_f32(a<float>(), a<float>(), a<float>(),
                                                                  a<float>()))>);  // cvt, twice
 static_assert(
     kSame<void, decltype(wgmma_m64k32(a<Accumulator<128>&>(), a<const SharedDescriptor (&)[2]>(),
                                       a<const SharedDescriptor (&)[2]>(),
                                       a<bool>()))>);  // wgmma.mma_async
-static_assert(
-    kSame<void, decltype(wgmma_m64k32(a<Accumulator<64>&>(), a<const OperandA (&)[2]>(),
-                                      a<const SharedDescriptor (&)[2]>(),
-                                      a<bool>()))>);  // wgmma.mma_async
+static_assert(kSame<void, decltype(wgmma_m64k32(a<Accumulator<64>&>(), a<const OperandA (&)[2]>(),
+                                                a<const SharedDescriptor (&)[2]>(),
+                                                a<bool>()))>);  // wgmma.mma_async
 
 }  // namespace lazyrope::contract

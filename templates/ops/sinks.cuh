@@ -11,7 +11,8 @@ namespace lazyrope {
 // the num_rows rows that each KV head of the work tile has. The row tiles are divided equally among
 // kHeads KV heads. A sink counts once in a row, so only a tile's first KV split calls this
 // function.
-template <class Spec, int kHeads = 1, int kRowTiles, class Lanes, bool kScoresAreLogits, class Range>
+template <class Spec, int kHeads = 1, int kRowTiles, class Lanes, bool kScoresAreLogits,
+          class Range>
 LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles, Lanes, kScoresAreLogits, Range>& softmax,
                                const float* sinks, WorkTileRows rows, int32 first_row,
                                int32 num_rows) {

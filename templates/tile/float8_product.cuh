@@ -39,8 +39,8 @@ struct Float8Product {
     static constexpr float kRescaleThreshold = 8.7f;
   };
 
-  // The bytes of a block's values that count, for one lane of transpose(): byte i of words[h] is 0xff
-  // if key 32 w + 16 h + 8 (i / 2) + 2 (lane % 4) + i % 2 of the block is valid, for warp w.
+  // The bytes of a block's values that count, for one lane of transpose(): byte i of words[h] is
+  // 0xff if key 32 w + 16 h + 8 (i / 2) + 2 (lane % 4) + i % 2 of the block is valid, for warp w.
   struct ValidBytes {
     uint32 words[2];
 
@@ -48,7 +48,7 @@ struct Float8Product {
     // `begin` and `end` are the valid keys, counted from the lane's first key.
     LAZYROPE_DEVICE static ValidBytes of(int32 begin, int32 end) {
       ValidBytes valid = {{0, 0}};
-  #pragma unroll
+#pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int32 key = i / 4 * 16 + i / 2 % 2 * 8 + i % 2;
         if (key >= begin && key < end) valid.words[i / 4] |= 0xffu << i % 4 * 8;
@@ -115,9 +115,8 @@ struct Float8Product {
 
   // rows += weights x values, of which `values` is the transposed tile.
   template <int kKeys>
-  LAZYROPE_DEVICE static void multiply_weight_value(Rows& rows,
-                                                    const OperandA (&weights)[kKeys / kKeysPerOperand],
-                                                    SharedPtr values, SharedPtr) {
+  LAZYROPE_DEVICE static void multiply_weight_value(
+      Rows& rows, const OperandA (&weights)[kKeys / kKeysPerOperand], SharedPtr values, SharedPtr) {
     using Transposed = WgmmaTile<kKeys / 2>;
     constexpr int kSteps = kKeys / kKeysPerOperand;
     static_assert(Rows::kTiles == 1);
@@ -136,8 +135,7 @@ struct Float8Product {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = 16 * step + i / 2 * 8 + i % 2 * 2;
-        packed[step][i] =
-            narrow(weights[at], weights[at + 1], weights[at + 4], weights[at + 5]);
+        packed[step][i] = narrow(weights[at], weights[at + 1], weights[at + 4], weights[at + 5]);
       }
   }
   // Returns true if no weight is NaN or the largest number, to which greater ones are rounded.
@@ -174,9 +172,8 @@ struct Float8Product {
     sync();
     const uint32 order[2] = {lane < 16 ? 0x6420u : 0x7531u, lane < 16 ? 0x7531u : 0x6420u};
     const int32 row = lane / 4 * 2 + lane / 16;  // the row of the first store
-    const SharedPtr to[2] = {
-        Transposed::chunk(values, row, 2 * warp) + lane % 4 * 4,
-        Transposed::chunk(values, row ^ 1, 2 * warp) + lane % 4 * 4};
+    const SharedPtr to[2] = {Transposed::chunk(values, row, 2 * warp) + lane % 4 * 4,
+                             Transposed::chunk(values, row ^ 1, 2 * warp) + lane % 4 * 4};
 #pragma unroll
     for (int c = 0; c < kChunks; ++c)
 #pragma unroll

@@ -14,8 +14,8 @@ const std::vector<ConformanceKernel>& conformance_kernels() {
 const std::vector<ConformanceCase>& conformance_cases() {
   static const std::vector<ConformanceCase> cases = [] {
     std::vector<ConformanceCase> all;
-    for (const auto& of : {float8_cases, grid_cases, hopper_cases, math_cases, matrix_cases, mbarrier_cases,
-                           memory_cases, tensor_cases, warp_cases, wgmma_cases})
+    for (const auto& of : {float8_cases, grid_cases, hopper_cases, math_cases, matrix_cases,
+                           mbarrier_cases, memory_cases, tensor_cases, warp_cases, wgmma_cases})
       for (ConformanceCase& row : of()) all.push_back(std::move(row));
     return all;
   }();

@@ -10,7 +10,7 @@ from functools import cached_property
 import lazyrope
 import torch
 
-from tests.support import eager, page_mass, states
+from tests.support import eager, float8, page_mass, states
 from tests.support.cases import Case, Setting, documents_case, random_case
 from tests.support.document_fixture import DocumentFixture, in_order
 from tests.support.metadata import capacity_of
@@ -93,6 +93,9 @@ class Trial:
             return
         step = case.plan(self.kernel, capacity=capacity_of(case.metadata, rotated_tokens=self.rotated_tokens))
         if not self.attends:
+            return
+        if case.spec.compute == "float8":
+            float8.check_case(case, self.kernel, step)
             return
         out, lse = self.kernel(case.q, case.k_pool, case.v_pool, step, **case.call_arguments)
         exact, exact_lse, rounded = self.expected
@@ -185,6 +188,7 @@ PREFILL, PREFILL_FP8 = shape(2, 1, 32, 32, 2), shape(2, 1, 16, 32, 3)
 # The block tables of these kernels wrap around soon, because a window has only 4 blocks.
 LONG_DECODE, LONG_PREFILL = shape(1, 2, 16, 128, 2), shape(2, 1, 16, 128, 2, 16)
 HOPPER, LONG_HOPPER = (shape(8, 1, 16, keys, 2, family="sm90a") for keys in (64, 128))
+FLOAT8 = {"kv_dtype": "float8_e4m3fn", "compute": "float8"}
 HOPPER_DECODE, HOPPER_PAIRS = (shape(1, 4, 16, 16, 2, family="sm90a", heads=heads) for heads in (1, 2))
 
 TRIALS = [
@@ -223,6 +227,7 @@ TRIALS = [
     Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", longest=60), DECODE, PREFILL),
     Trial("hopper", documents([40, 300, 70, 33], 150, kv_heads=2), DECODE, HOPPER),
     Trial("hopper fp8", documents([40, 300, 70], 150, kv_heads=2, kv_dtype="float8_e4m3fn"), DECODE_FP8, HOPPER),
+    Trial("hopper, products of 8 bits", documents([40, 300, 70], 150, kv_heads=2, **FLOAT8), DECODE_FP8, LONG_HOPPER),
     Trial("hopper without visible keys", lambda: without_visible_keys(80), DECODE, HOPPER),
     Trial("hopper, many work tiles", documents([40, 70], 600, kv_heads=2), DECODE, HOPPER),
     Trial("hopper, many blocks", documents([5] * 50, 20, kv_heads=1), DECODE, LONG_HOPPER),

@@ -7,7 +7,6 @@ error against fp64 is that of the two roundings, and tolerances are multiples of
 from __future__ import annotations
 
 import lazyrope
-import torch
 
 from tests.support import checks, eager
 from tests.support.cases import Case

@@ -15,7 +15,7 @@ def round_queries(rows: torch.Tensor) -> torch.Tensor:
 
 
 def softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the weights of scores [tokens, heads, keys], rounded to 8 bits before they are normalised, and the LSE."""
+    """Returns the weights of scores [tokens, heads, keys], rounded to 8 bits before they are normalised, and LSE."""
     scores = scores.float()
     sink = torch.full(scores.shape[1:2], -torch.inf) if sinks is None else sinks.float()
     lse = torch.logsumexp(torch.cat([scores, sink[None, :, None].expand(len(scores), -1, 1)], dim=-1), dim=-1)

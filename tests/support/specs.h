@@ -79,8 +79,7 @@ inline bool is_possible(const KernelSpec& spec) {
   return !spec.has_fp8_pool() || spec.head_dim % 16 == 0;
 }
 inline bool is_possible(const KernelSpec& spec, const Arch& arch) {
-  return is_possible(spec) &&
-         (spec.compute == Compute::kDtype || has_family(arch, Family::kSm90a));
+  return is_possible(spec) && (spec.compute == Compute::kDtype || has_family(arch, Family::kSm90a));
 }
 
 }  // namespace lazyrope

@@ -129,6 +129,25 @@ NARROW_POOL = _chunk(
 )
 
 
+# Queries, keys, weights and values of 8 bits. FlashAttention-3 multiplies the same elements.
+FLOAT8: dict[str, Any] = {
+    "kv_dtype": "float8_e4m3fn",
+    "options": {"compute": "float8"},
+    "variants": {"dtype": {"options": {}}, "pool_16": {"kv_dtype": "bfloat16", "options": {}}},
+    "peers": ("flash_attention_3", "flash_attention_3_contiguous"),
+}
+
+
+def _float8() -> list[Shape]:
+    """Returns a chunk and a whole request with products of 8 bits."""
+    fa3 = "flash_attention_3_contiguous"
+    square = Shape("prefill", 1, 16384, 16384, heads=(32, 8), mask="full", **FLOAT8)
+    return [
+        _chunk(2048, 8192, Limit(fa3, factor=0.82), **FLOAT8),
+        replace(square, limits=(Limit(fa3, factor=0.77),)),
+    ]
+
+
 def _squares() -> list[Shape]:
     """Returns rows of whole requests, whose queries and keys are the same tokens: 16384 tokens, two masks."""
     rows = []
@@ -174,6 +193,7 @@ PREFILL = [
     *_ragged(),
     *_other_head_dims(),
     NARROW_POOL,
+    *_float8(),
     *_squares(),
     *(_batch_invariant(*size) for size in LARGE),
     MIXED,

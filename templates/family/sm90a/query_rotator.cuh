@@ -261,8 +261,8 @@ class QueryRotator {
                                       int32 document) const {
     const int32 first = warp_ * kRotatorRows;
     if (document < Memory::kRotatedStages)
-      copy_unrotated<Spec>(RowsOf<Tile>(rotated, first), RowsOf<Original>(memory_.original(), first),
-                           kRotatorRows);
+      copy_unrotated<Spec>(RowsOf<Tile>(rotated, first),
+                           RowsOf<Original>(memory_.original(), first), kRotatorRows);
     tile_rotator_.template rotate<kRotatorRows, kRowsAtOnce>(
         rotation, rotated_stage_.index * Memory::kRotatedBytes);
   }

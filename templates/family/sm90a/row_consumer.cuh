@@ -68,8 +68,7 @@ class RowConsumer {
                                                               : kNarrowSlices>;
   using KeyBiases = typename SelectType<Spec::kHasKeyBias, RowKeyBias<kKeys>, NoKeyBias>::Type;
   using Rows = typename Product::Rows;
-  using Totals =
-      typename SelectType<Product::kFloat8, RowTotals<Rows>, NoRowTotals<Rows>>::Type;
+  using Totals = typename SelectType<Product::kFloat8, RowTotals<Rows>, NoRowTotals<Rows>>::Type;
   using Queries =
       typename QueriesFor<Spec, Memory, Memory::kConsumersRotate, Memory::kHasRotation>::Type;
 
@@ -272,8 +271,7 @@ class RowConsumer {
   }
 
   // Issues the scores of `block`, and the value product of the block before.
-  LAZYROPE_DEVICE BlockInfo issue_both_products(Scores& scores,
-                                                const OperandA (&weights)[kWeights],
+  LAZYROPE_DEVICE BlockInfo issue_both_products(Scores& scores, const OperandA (&weights)[kWeights],
                                                 const Table& table, int32 block) {
     if constexpr (kRotatesQueries)
       if (pipelines_.changes_document()) return rotate_between(scores, weights, table, block);

@@ -125,8 +125,8 @@ struct TileMemory {
       kHasKeyBias && !kIsPrefill ? kHeads * kKeys * kBiasBytes : 0;
   static constexpr bool kRotatesAllColumns =
       2 * Spec::Pairing::kUnits * Spec::Pairing::kPairs == kHeadDim;
-  // If true, products are of 8 bits (tile/float8_product.cuh). Query rotators then round the rotated
-  // queries, and transpose the values in the stage to which they were copied.
+  // If true, products are of 8 bits (tile/float8_product.cuh). Query rotators then round the
+  // rotated queries, and transpose the values in the stage to which they were copied.
   static constexpr bool kFloat8 = Spec::Product::kFloat8;
   // If true, rotated queries include the softmax scale and the temperature. Their elements must
   // have the exponent range of fp32. Scores are then logits in log2 units. If no maximum is
@@ -298,8 +298,7 @@ struct TileMemory {
       IssueOrder::init_barrier(at + kLayout.query_order, kRotatorWarps);
     // Nothing waits for "empty": the consumers' release of the widened or transposed tile empties
     // the stage.
-    if (warp == 7 && (kWidens || kFloat8))
-      Pipeline<2 * kStages>::init(at + kStoredBarriers, 1, 1);
+    if (warp == 7 && (kWidens || kFloat8)) Pipeline<2 * kStages>::init(at + kStoredBarriers, 1, 1);
     bar_sync();
   }
 

@@ -96,10 +96,9 @@ inline void wgmma_m64k16(Accumulator<kColumns>& d, const OperandA (&a)[kSteps],
                          const SharedDescriptor (&b)[kSteps], bool accumulate, Site site = here()) {
   static_assert(kIsWgmmaShape<kColumns>);
   for (int i = 0; i < kSteps; ++i)
-    emulator->wgmma(
-        {kWgmmaElement<T>, kColumns, accumulate || i > 0, false, kMajorB == Major::kMN, 0,
-         b[i].bits, d.data(), a[i].data(), d.registers(), a[i].registers()},
-        site);
+    emulator->wgmma({kWgmmaElement<T>, kColumns, accumulate || i > 0, false, kMajorB == Major::kMN,
+                     0, b[i].bits, d.data(), a[i].data(), d.registers(), a[i].registers()},
+                    site);
 }
 
 }  // namespace lazyrope

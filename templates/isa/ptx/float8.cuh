@@ -29,29 +29,30 @@ template <int kColumns>
 struct Float8Statement;
 
 // Each shape is a type of its own, so that an instantiation parses the text of one shape only.
-#define LAZYROPE_FLOAT8_TEXT(columns, o0, operands)                                        \
-  "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #o0                                             \
-  ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #columns "k32.f32.e4m3.e4m3 "                \
+#define LAZYROPE_FLOAT8_TEXT(columns, o0, operands)    \
+  "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #o0         \
+  ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #columns \
+  "k32.f32.e4m3.e4m3 "                                 \
   "{" LAZYROPE_D_##columns "}, " operands ", p, 1, 1;\n\t}"
-#define LAZYROPE_FLOAT8_STATEMENT(columns, o0, o1, o2, o3, o4, o5, ...)                        \
-  template <>                                                                                  \
-  struct Float8Statement<columns> {                                                            \
-    LAZYROPE_DEVICE static void multiply(Accumulator<columns>& d, SharedDescriptor a,          \
-                                         SharedDescriptor b, bool accumulate) {                \
-      asm volatile(LAZYROPE_FLOAT8_TEXT(columns, o0, "%" #o1 ", %" #o2)                        \
-                   : LAZYROPE_F_##columns                                                      \
-                   : "r"(static_cast<int32>(accumulate)), "l"(a.bits), "l"(b.bits)             \
-                   : "memory");                                                                \
-    }                                                                                          \
-    LAZYROPE_DEVICE static void multiply(Accumulator<columns>& d, const OperandA& a,           \
-                                         SharedDescriptor b, bool accumulate) {                \
-      asm volatile(LAZYROPE_FLOAT8_TEXT(                                                       \
-                       columns, o0, "{%" #o1 ", %" #o2 ", %" #o3 ", %" #o4 "}, %" #o5)         \
-                   : LAZYROPE_F_##columns                                                      \
-                   : "r"(static_cast<int32>(accumulate)), "r"(a.word[0]), "r"(a.word[1]),      \
-                     "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits)                               \
-                   : "memory");                                                                \
-    }                                                                                          \
+#define LAZYROPE_FLOAT8_STATEMENT(columns, o0, o1, o2, o3, o4, o5, ...)                          \
+  template <>                                                                                    \
+  struct Float8Statement<columns> {                                                              \
+    LAZYROPE_DEVICE static void multiply(Accumulator<columns>& d, SharedDescriptor a,            \
+                                         SharedDescriptor b, bool accumulate) {                  \
+      asm volatile(LAZYROPE_FLOAT8_TEXT(columns, o0, "%" #o1 ", %" #o2)                          \
+                   : LAZYROPE_F_##columns                                                        \
+                   : "r"(static_cast<int32>(accumulate)), "l"(a.bits), "l"(b.bits)               \
+                   : "memory");                                                                  \
+    }                                                                                            \
+    LAZYROPE_DEVICE static void multiply(Accumulator<columns>& d, const OperandA& a,             \
+                                         SharedDescriptor b, bool accumulate) {                  \
+      asm volatile(                                                                              \
+          LAZYROPE_FLOAT8_TEXT(columns, o0, "{%" #o1 ", %" #o2 ", %" #o3 ", %" #o4 "}, %" #o5)   \
+          : LAZYROPE_F_##columns                                                                 \
+          : "r"(static_cast<int32>(accumulate)), "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), \
+            "r"(a.word[3]), "l"(b.bits)                                                          \
+          : "memory");                                                                           \
+    }                                                                                            \
   };
 #define LAZYROPE_APPLY(macro, ...) macro(__VA_ARGS__)
 #define LAZYROPE_FLOAT8_SHAPE(columns) \
