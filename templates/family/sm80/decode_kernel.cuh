@@ -122,6 +122,8 @@ class Sm80Decode {
   static constexpr int kQueryBytes = kRows * QueryTile::kRowBytes;
   static constexpr int kWorkTileBytes = static_cast<int>(sizeof(WorkTile));
   static_assert(Table::kBytes == kLayout.table_bytes);
+  using KeyBiases =
+      typename SelectType<Spec::kHasKeyBias, KeyBiasRing<kKeys, kTiles>, NoKeyBias>::Type;
 
  public:
   using Params = typename SelectParams<AttendParams, Spec::kHasKeyBias>::Type;
@@ -174,6 +176,11 @@ class Sm80Decode {
   LAZYROPE_DEVICE void begin_work_tile() {
     num_blocks_ = choose_blocks().count(work_tile().extent().num_blocks);
     if constexpr (Product::kScaled) key_scale_ = key_scale(params_.pool, kv_head());
+    if constexpr (Spec::kHasKeyBias) {
+      static_assert(KeyBiases::kBytes == kLayout.key_bias_bytes);
+      key_biases_.begin(memory_ + (kLayout.key_biases + warp_index() * KeyBiases::kBytes),
+                        params_.key_bias, kv_head());
+    }
     const Table table = this->table();
     Ring ring = this->ring(0);
     const WorkTileStart start = work_tile().start();
@@ -302,7 +309,7 @@ class Sm80Decode {
         ring.issue(table, block, (tile & 1) == 0 ? params_.pool.keys : params_.pool.values);
       }
       if constexpr (Spec::kHasKeyBias) {
-        if ((tile & 1) == 0) key_biases().issue(params_.key_bias, table, block, kv_head());
+        if ((tile & 1) == 0) key_biases_.issue(params_.key_bias, table, block);
       }
     }
     cp_async_commit_group();
@@ -423,18 +430,13 @@ class Sm80Decode {
     return Product::kScaled ? params_.scale_log2 * key_scale_ : params_.scale_log2;
   }
 
-  LAZYROPE_DEVICE auto key_biases() const {
-    using Biases = KeyBiasRing<kKeys, kTiles>;
-    static_assert(Biases::kBytes == kLayout.key_bias_bytes);
-    return Biases(memory_ + (kLayout.key_biases + warp_index() * Biases::kBytes));
-  }
   // Adds the biases of a block's keys to its scores, if the spec has them. Returns the factor that
   // is left.
   template <class Scale>
   LAZYROPE_DEVICE auto add_key_bias(float (&scores)[kRowTiles][kKeyTiles][4], const Scale& scale,
                                     int32 block) const {
     if constexpr (Spec::kHasKeyBias)
-      return key_biases().add(scores, scale, block);
+      return key_biases_.add(scores, scale, block);
     else
       return scale;
   }
@@ -534,6 +536,7 @@ class Sm80Decode {
   int32 num_prefetched_ = 0;  // among them, blocks whose page numbers are in the work tile
   AngleStorage<DirectAngles<Spec>, kHasRegisters> angles_;
   float key_scale_;  // set if the pool has scales
+  [[no_unique_address]] KeyBiases key_biases_;
   float acc_o_[kRowTiles][Product::kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;
 };

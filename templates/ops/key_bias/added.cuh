@@ -1,8 +1,8 @@
 // Adds the bias of keys to scores.
 //
-// Biased scores are logits in log2 units: score x scale + bias x log2(e). So the factor that is
-// left from a score to a logit is 1. The caller adds the bias before it masks scores: a slot
-// outside the segment may have any bias, also NaN.
+// Biased scores are logits. The functions return the factor that is left to logits in log2 units: 1
+// if biases were multiplied by log2(e), or log2(e). The caller adds the bias before it masks
+// scores: a slot outside the segment may have any bias, also NaN.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -64,36 +64,60 @@ class KeyBiasRing {
  public:
   static constexpr int kBytes = kBlocks * kBlockBytes;
 
-  LAZYROPE_DEVICE explicit KeyBiasRing(SharedPtr memory) : memory_(memory) {}
+  // Begins a work tile of a KV head. The addresses of the lane stay in registers: computed again
+  // for each block, they would take more instructions than the biases.
+  LAZYROPE_DEVICE void begin(SharedPtr memory, const KeyBias& bias, int32 kv_head) {
+    to_ = memory + lane_index() * 16;
+    from_ = memory + RowLanes::first_column() * kBiasBytes;
+    lane_chunk_ = static_cast<uint32>(kv_head) * bias.head_chunks +
+                  static_cast<uint32>(lane_index() % kRunChunks);
+  }
 
   template <class Table>
-  LAZYROPE_DEVICE void issue(const KeyBias& bias, const Table& table, int32 block,
-                             int32 kv_head) const {
+  LAZYROPE_DEVICE void issue(const KeyBias& bias, const Table& table, int32 block) const {
 #pragma unroll
     for (int32 first = 0; first < kChunks; first += kWarpThreads) {
       const int32 chunk = first + lane_index();
       if (chunk >= kChunks) return;
-      const uint32 run = bias_chunk(bias, table.run(block, chunk / kRunChunks), kv_head);
-      cp_async_cg_16<false>(at(block) + chunk * 16,
-                            bias_address(bias, run + static_cast<uint32>(chunk % kRunChunks)), 16);
+      const uint32 run = bias_chunk(bias, table.run(block, chunk / kRunChunks), 0);
+      cp_async_cg_16<false>(to_ + (offset(block) + first * 16),
+                            bias_address(bias, run + lane_chunk_), 16);
     }
   }
 
-  // Adds the biases of a block, for which the warp has waited.
+  // Adds the biases of a block, for which the warp has waited. Scores become logits in natural
+  // units, because that takes no multiplication of the biases.
   template <class Scores, class Scale>
   LAZYROPE_DEVICE UniformScale add(Scores& scores, const Scale& scale, int32 block) const {
-    const SharedPtr lane = at(block) + RowLanes::first_column() * kBiasBytes;
-    return add_to_columns(scores, scale, [&](int n) {
-      return in_log2_units(ld_shared<FloatPair>(lane + n * 8 * kBiasBytes));
-    });
+    using Access = TileAccess<Scores>;
+    const SharedPtr lane = from_ + offset(block);
+    float natural[Access::kRowTiles][2];
+#pragma unroll
+    for (int m = 0; m < Access::kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) natural[m][h] = scale.of(m, h) * kLn2;
+#pragma unroll
+    for (int n = 0; n < Access::kColumnTiles; ++n) {
+      const FloatPair pair = ld_shared<FloatPair>(lane + n * 8 * kBiasBytes);
+#pragma unroll
+      for (int m = 0; m < Access::kRowTiles; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& score = Access::at(scores, m, n, i);
+          score = score * natural[m][i / 2] + (i % 2 == 0 ? pair.low : pair.high);
+        }
+    }
+    return UniformScale{kLog2e};
   }
 
  private:
-  LAZYROPE_DEVICE SharedPtr at(int32 block) const {
-    return memory_ + static_cast<int32>(static_cast<uint32>(block) % kBlocks) * kBlockBytes;
+  LAZYROPE_DEVICE static int32 offset(int32 block) {
+    return static_cast<int32>(static_cast<uint32>(block) % kBlocks) * kBlockBytes;
   }
 
-  SharedPtr memory_;
+  SharedPtr to_{};       // the lane's chunk of block 0
+  SharedPtr from_{};     // the biases of the lane's first columns of block 0
+  uint32 lane_chunk_{};  // the lane's chunk in a run of the KV head, in page 0
 };
 
 // The biases of a tile of kKeys keys, distributed over the lanes of a warp: shared memory has no
