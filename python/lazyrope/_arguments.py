@@ -40,7 +40,10 @@ class Segments:
             (:attr:`AttentionSpec.page_mass`). A negative number counts as 0, and more than there are as all. None: all.
         memory: What each segment has, [segments], in specs with :attr:`AttentionSpec.states`. 0: tokens. 1 to 4:
             entries of the request's memory of that number. Add 8 if each entry serves one query head: entry i serves
-            head ``i % group_size`` of each KV head. Segments of a request that have the same number are one memory. All
+            head ``i % group_size`` of each KV head. Add 16 m for a look-up of two levels: the segment then has cells of
+            m entries each, and after them a key for each cell, its centre. A query finds the best centre, and then the
+            best entry of that cell. With 8, centre i and its cell serve head ``i % group_size``. Segments of a request
+            that have the same number are one memory. All
             query tokens of the request see all entries; ``base`` is that of the document for which the entries stand,
             and ``start`` is ignored. None: all 0.
     """

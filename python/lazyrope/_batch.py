@@ -16,6 +16,8 @@ from .errors import SpecError
 
 MAX_MEMORIES = 4  # memories of attention states that a request can have
 KEY_PER_HEAD = 8  # is added to the number of a memory in which each entry serves one query head
+CELL_ENTRY = 16  # is added to it for each entry of a cell, if entries are in cells
+MAX_CELL_ENTRIES = 65535
 
 
 class HasPages(Protocol):
@@ -59,7 +61,8 @@ class Segment:
         mask_base: The position of token 0 of the document in the order of the mask, if that order is not the order of
             RoPE's positions (:class:`Segments`). None: base.
         memory: 0 if the segment has tokens, or the number of a memory of the request, 1 to 4, if it has entries of
-            attention states (:class:`Segments`). Add 8 if each entry serves one query head.
+            attention states (:class:`Segments`). Add 8 if each entry serves one query head, and 16 m if the entries are
+            in cells of m.
     """
 
     document: HasPages

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ._batch import KEY_PER_HEAD, MAX_MEMORIES
+from ._batch import CELL_ENTRY, KEY_PER_HEAD, MAX_CELL_ENTRIES, MAX_MEMORIES
 from ._overloads import check_tensor
 from .errors import SpecError
 
@@ -20,28 +20,47 @@ else:
 
 
 @dataclass
+class Entries:
+    """The entries of one segment.
+
+    Attributes:
+        keys: The segment's slots among the request's keys.
+        has_key_per_head: True if each entry serves one query head, or each centre with its cell.
+        cell: The entries of a cell, or 0 without cells.
+    """
+
+    keys: slice
+    has_key_per_head: bool
+    cell: int
+
+
+@dataclass
 class Memory:
-    """The entries of one memory of a request."""
+    """One memory of a request."""
 
-    keys: list[slice]  # the entries among the request's keys
-    has_key_per_head: list[bool]  # for each of these runs of entries
+    entries: list[Entries]
 
 
-def memories_of(kinds: list[int], keys: list[slice]) -> list[Memory]:
-    """Returns the memories of a request, whose segments have these kinds and keys."""
+def memories_of(codes: list[int], keys: list[slice]) -> list[Memory]:
+    """Returns the memories of a request, whose segments have these memory codes and keys."""
     memories: dict[int, Memory] = {}
-    for s, (kind, own) in enumerate(zip(kinds, keys, strict=True)):
-        if kind == 0:
+    for s, (code, own) in enumerate(zip(codes, keys, strict=True)):
+        if code == 0:
             continue
-        number = kind % KEY_PER_HEAD
-        if kind // KEY_PER_HEAD not in (0, 1) or not 1 <= number <= MAX_MEMORIES:
+        number, cell = code % KEY_PER_HEAD, code // CELL_ENTRY
+        if not 0 <= cell <= MAX_CELL_ENTRIES or not 1 <= number <= MAX_MEMORIES:
             raise SpecError(
-                f"segment {s}: memory = {kind}; allowed are 0 for tokens, and 1 to {MAX_MEMORIES} for entries of a "
-                f"memory, plus {KEY_PER_HEAD} if each entry serves one query head"
+                f"segment {s}: memory = {code}; allowed are 0 for tokens, and 1 to {MAX_MEMORIES} for entries of a "
+                f"memory, plus {KEY_PER_HEAD} if each entry serves one query head, plus {CELL_ENTRY} m if the entries "
+                f"are in cells of m, at most {MAX_CELL_ENTRIES}"
             )
-        memory = memories.setdefault(number, Memory([], []))
-        memory.keys.append(own)
-        memory.has_key_per_head.append(kind > KEY_PER_HEAD)
+        if cell and (own.stop - own.start) % (cell + 1):
+            raise SpecError(
+                f"segment {s}: length = {own.stop - own.start} with memory = {code}; a segment with cells of {cell} "
+                f"entries has them and one centre for each cell: a multiple of {cell + 1} slots"
+            )
+        entries = Entries(own, code % CELL_ENTRY >= KEY_PER_HEAD, cell)
+        memories.setdefault(number, Memory([])).entries.append(entries)
     return list(memories.values())
 
 
@@ -77,22 +96,34 @@ def look_up(score: Tensor, memory: Memory, lse: Tensor) -> None:
         memory: The memory.
         lse: The LSEs of the request's keys, [kv_heads, keys].
     """
-    group = score.shape[1]
-    index = torch.cat([torch.arange(k.start, k.stop, device=score.device) for k in memory.keys])
+    index = torch.cat([torch.arange(e.keys.start, e.keys.stop, device=score.device) for e in memory.entries])
     if len(index) == 0:
         return
-    found = score[..., index]
-    heads = torch.arange(group, device=score.device)
-    serves = [
-        torch.arange(k.stop - k.start, device=score.device) % group == heads[:, None]
-        if is_per_head
-        else torch.ones((group, k.stop - k.start), dtype=torch.bool, device=score.device)
-        for k, is_per_head in zip(memory.keys, memory.has_key_per_head, strict=True)
-    ]
     # A score of NaN is never the best one.
-    found.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    found.masked_fill_(~torch.cat(serves, dim=-1)[:, None], -torch.inf)
+    found = score[..., index].nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    parts = found.split([e.keys.stop - e.keys.start for e in memory.entries], dim=-1)
+    found = torch.cat([_candidates(part, e) for part, e in zip(parts, memory.entries, strict=True)], dim=-1)
     top, best = found.max(dim=-1, keepdim=True)
     logits = lse[:, index][:, None, None].expand(found.shape).gather(-1, best)
     logits = logits.masked_fill(top == -torch.inf, -torch.inf)
     score[..., index] = torch.full_like(found, -torch.inf).scatter(-1, best, logits)
+
+
+def _candidates(scores: Tensor, entries: Entries) -> Tensor:
+    """Replaces the scores of what a row does not look up by -inf, [kv_heads, group, rows, slots]."""
+    if not entries.cell:
+        return _of_own_head(scores) if entries.has_key_per_head else scores
+    cells = scores.shape[-1] // (entries.cell + 1)
+    if cells == 0:
+        return scores
+    centres = scores[..., cells * entries.cell :]
+    top, best = (_of_own_head(centres) if entries.has_key_per_head else centres).max(dim=-1, keepdim=True)
+    cell_of = torch.arange(scores.shape[-1], device=scores.device) // entries.cell
+    return scores.masked_fill((cell_of != best) | (cell_of >= cells) | (top == -torch.inf), -torch.inf)
+
+
+def _of_own_head(scores: Tensor) -> Tensor:
+    """Replaces the scores of entries that serve another query head by -inf, [kv_heads, group, rows, entries]."""
+    group = scores.shape[1]
+    heads, entry = (torch.arange(n, device=scores.device) for n in (group, scores.shape[-1]))
+    return scores.masked_fill((entry % group != heads[:, None])[:, None], -torch.inf)

@@ -139,19 +139,19 @@ class EagerStep:
         self.key_positions = (mask_base.long() + segments.start)[self.tokens.run] + self.tokens.offset
         positions, at, firsts = q_position.long(), 0, ints("segments.mask_base", mask_base)
         self.mass_pages = MassPages(lengths, segments.lead, self.tokens)
-        kinds = [0] * len(lengths) if segments.memory is None else ints("segments.memory", segments.memory)
+        codes = [0] * len(lengths) if segments.memory is None else ints("segments.memory", segments.memory)
         counts = counted_tokens(segments.mass_tokens, len(rows) - 1, len(q_position))
         self.requests = []
         for (row, last_row), (begin, end), count in zip(pairwise(rows), pairwise(spans), counts, strict=True):
             mine, first = [], at
             for s in range(begin, end):
                 keys = slice(at - first, at - first + lengths[s])
-                mine.append(_Segment(keys, firsts[s] + starts[s] + lengths[s], kinds[s] != 0))
+                mine.append(_Segment(keys, firsts[s] + starts[s] + lengths[s], codes[s] != 0))
                 at += lengths[s]
             own = slice(row, last_row)
             lowest = min(q_positions[own], default=0)
             keys, counted = slice(first, at), max(row, last_row - max(0, count))
-            memories = memories_of(kinds[begin:end], [segment.keys for segment in mine])
+            memories = memories_of(codes[begin:end], [segment.keys for segment in mine])
             self.requests.append(_Request(own, counted, positions[own], lowest, base[begin:end], mine, keys, memories))
         self.num_tokens = rows[-1]
 

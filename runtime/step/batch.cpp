@@ -50,7 +50,7 @@ void check_segment(std::size_t r, std::size_t s, const Segment& segment) {
                      fmt::format("{} + start + length = {}; it must be at most {}", name, last,
                                  kLargestInt32));
   };
-  check_memory(r, s, segment.memory);
+  check_memory(r, s, segment.memory, length_of(segment));
   check_last("base", segment.base);
   if (segment.mask_base) check_last("mask_base", *segment.mask_base);
 }

@@ -35,7 +35,8 @@ struct Segment {
   // 0: the segment has tokens. Otherwise it has entries of attention states, and this is the number
   // of their memory in the request, 1 to 4. All segments of one number are one memory. Add 8 if
   // each entry serves one query head: entry i, counted from the segment's first, serves head
-  // i % group_size of each KV head.
+  // i % group_size of each KV head. Add 16 m if the entries are in cells of m: after all cells
+  // comes the centre of each (templates/abi/states.h).
   int memory = 0;
 };
 

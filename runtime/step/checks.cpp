@@ -103,12 +103,18 @@ void refuse_segment(std::size_t request, std::size_t segment, std::string_view w
   throw SpecError(fmt::format("request {}, segment {}: {}", request, segment, why));
 }
 
-void check_memory(std::size_t request, std::size_t segment, int memory) {
-  if (is_legal_kind(memory)) return;
-  refuse_segment(request, segment,
-                 fmt::format("memory = {}; allowed are 0 for tokens, and 1 to {} for entries of a "
-                             "memory, plus {} if each entry serves one query head",
-                             memory, kMaxMemories, kKeyPerHead));
+void check_memory(std::size_t request, std::size_t segment, int memory, int length) {
+  if (!is_legal_code(memory))
+    refuse_segment(request, segment,
+                   fmt::format("memory = {}; allowed are 0 for tokens, and 1 to {} for entries of "
+                               "a memory, plus {} if each entry serves one query head, plus {} m "
+                               "if the entries are in cells of m, at most {}",
+                               memory, kMaxMemories, kKeyPerHead, kCellEntry, kMaxCellEntries));
+  if (!has_whole_cells(memory, length))
+    refuse_segment(request, segment,
+                   fmt::format("length = {} with memory = {}; a segment with cells of {} entries "
+                               "has them and one centre for each cell: a multiple of {} slots",
+                               length, memory, cell_entries(memory), cell_entries(memory) + 1));
 }
 
 void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity) {

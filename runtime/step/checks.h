@@ -63,8 +63,8 @@ void check_length(std::string_view name, const TensorView& tensor, std::int64_t 
                   const Device& device, ElementType type = ElementType::kInt32);
 // Throws a SpecError that names the segment of a request.
 [[noreturn]] void refuse_segment(std::size_t request, std::size_t segment, std::string_view why);
-// Checks a segment's `memory`: whether it has tokens or the entries of a memory.
-void check_memory(std::size_t request, std::size_t segment, int memory);
+// Checks a segment's memory code (templates/abi/states.h) and the segment's slots.
+void check_memory(std::size_t request, std::size_t segment, int memory, int length);
 
 void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity);
 // Checks that the device has the memory that a capacity takes. `capacity` is its text.

@@ -45,7 +45,7 @@ void check_segment(const StepValues& v, std::size_t r, std::size_t s, int page_s
     refuse_segment(r, s, fmt::format("start = {}; it must be at least 0", v.start[s]));
   if (v.lead[s] < 0 || v.lead[s] >= page_size)
     refuse_segment(r, s, fmt::format("lead = {}; allowed are 0 to {}", v.lead[s], page_size - 1));
-  if (!v.memory.empty()) check_memory(r, s, v.memory[s]);
+  if (!v.memory.empty()) check_memory(r, s, v.memory[s], v.length[s]);
   for (const int base : {v.base[s], v.mask_base[s]}) {
     const std::int64_t last = std::int64_t{base} + v.start[s] + v.length[s];
     const std::int64_t origin = std::int64_t{base} + v.start[s] - v.lead[s];

@@ -38,7 +38,8 @@ struct Segments {
   // [segments], in specs with states: 0 where a segment has tokens; all 0 by default. 1 to 4:
   // entries of the request's memory of that number. All segments of one number are one memory. 8 is
   // added if each entry serves one query head: entry i, counted from the segment's first, serves
-  // head i % group_size of each KV head (templates/abi/states.h).
+  // head i % group_size of each KV head. 16 m is added if the entries are in cells of m: after all
+  // cells comes the centre of each (templates/abi/states.h).
   std::optional<TensorView> memory = {};
 };
 

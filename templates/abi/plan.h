@@ -163,7 +163,7 @@ struct PlanParams {
   const SharedCounts* shared_counts;
   // [num_segments]: the number of each segment's first run among the runs of its request
   // (abi/page_mass.h). Only planners of kernels that measure page mass read it. Those of kernels of
-  // attention states read the kind of each segment instead (abi/states.h); null: all 0.
+  // attention states read the memory code of each segment instead (abi/states.h); null: all 0.
   const int32* first_runs;
 };
 static_assert(sizeof(PlanParams) == 8 + 96 + 16 + 24 + 2 * 160 + 16);

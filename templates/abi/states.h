@@ -5,8 +5,13 @@
 // log-sum-exp (LSE) of their scores.
 //
 // A query looks up the entry whose key has the greatest score, and counts it as one more key, whose
-// logit is the entry's LSE. A segment with a kind other than 0 has entries. Its base rotates
+// logit is the entry's LSE. A segment with a memory code other than 0 has entries. Its base rotates
 // queries as the base of a document does. All rows of its request see all of its entries.
+//
+// The entries of a segment may be in cells, for a look-up of two levels: first all cells of equal
+// size, then one key for each cell, its centre. A query then finds the centre with the greatest
+// score, and looks up the best entry of that cell alone (ops/cells.cuh). For the planner and for
+// copies, such a segment is one block with the first run of its slots.
 //
 // A KV block of entries has twice the keys of another block, because its values are not read: the
 // second half of the keys takes the place of the values.
@@ -19,16 +24,27 @@ namespace lazyrope {
 // The most memories that a request can have.
 inline constexpr int32 kMaxMemories = 4;
 
-// A segment's kind: 0, or the number of the request's memory from 1 to kMaxMemories, to which
-// kKeyPerHead is added if entry i serves query head i % group_size of each KV head alone.
+// A segment's memory code: 0, or the sum of
+//   the number of the request's memory, from 1 to kMaxMemories;
+//   kKeyPerHead if key i of the list serves query head i % group_size of each KV head alone. With
+//     cells these are the centres, and each cell has entries of one head;
+//   kCellEntry times the number of entries of a cell, if the entries are in cells.
 // Segments of one request that have the same number are one memory.
 inline constexpr int32 kKeyPerHead = 8;
-constexpr bool is_memory(int32 kind) { return kind != 0; }
-constexpr bool has_key_per_head(int32 kind) { return (kind & kKeyPerHead) != 0; }
-constexpr int32 memory_index(int32 kind) { return (kind & (kKeyPerHead - 1)) - 1; }
-constexpr bool is_legal_kind(int32 kind) {
-  return kind == 0 || (kind > 0 && kind < 2 * kKeyPerHead && memory_index(kind) >= 0 &&
-                       memory_index(kind) < kMaxMemories);
+inline constexpr int32 kCellEntry = 16;
+inline constexpr int32 kMaxCellEntries = 65535;
+constexpr bool is_memory(int32 code) { return code != 0; }
+constexpr bool has_key_per_head(int32 code) { return (code & kKeyPerHead) != 0; }
+constexpr int32 memory_index(int32 code) { return (code & (kKeyPerHead - 1)) - 1; }
+constexpr int32 cell_entries(int32 code) { return code / kCellEntry; }
+constexpr bool has_cells(int32 code) { return code >= kCellEntry; }
+constexpr bool is_legal_code(int32 code) {
+  return code == 0 || (code > 0 && cell_entries(code) <= kMaxCellEntries &&
+                       memory_index(code) >= 0 && memory_index(code) < kMaxMemories);
+}
+// Returns true if a segment of so many slots consists of whole cells and their centres.
+constexpr bool has_whole_cells(int32 code, int32 length) {
+  return !has_cells(code) || length % (cell_entries(code) + 1) == 0;
 }
 
 // The entry of a memory that has a row's greatest score so far.

@@ -26,7 +26,7 @@ struct SegmentRecord {
   int32 first_page;  // index into the page-list array
   // The number that the run of slot 0 has among the runs of the request. Only kernels that measure
   // page mass have it (abi/page_mass.h); it is below 0 if the first token's run is a later one.
-  // Kernels of attention states have the segment's kind here (abi/states.h).
+  // Kernels of attention states have the segment's memory code here (abi/states.h).
   int32 first_run;
   int32 unused[2];
 };
@@ -73,10 +73,10 @@ struct KvSplit {
 inline constexpr int32 kStartRuns = 41;
 struct WorkTileStart {
   int32 base;      // base of the segment
-  int32 position;  // logical position of slot 0
+  int32 position;  // logical position of slot 0; with cells (abi/states.h), the segment's index
   // Valid slots of the segment, from slot 0 on: begin <= slot < end. In kernels that measure page
   // mass, `begin` also has the number of slot 0's run (numbered_begin()), and in those of attention
-  // states the segment's kind.
+  // states the segment's memory code.
   int32 begin;
   int32 end;
   int32 slot;  // index of slot 0 in its page

@@ -12,13 +12,16 @@
 
 namespace lazyrope {
 
+// Returns the first slot of the run that has a slot.
+constexpr int32 run_begin(int32 slot) { return slot & ~(kRunSlots - 1); }
+
 // The slots of a segment that some row of a query tile can see. The first block begins with the run
 // that has the first visible slot.
 struct VisibleSegment {
   SegmentRecord record;  // record.begin is the first visible slot
   int32 end;             // one past the last visible slot
 
-  LAZYROPE_DEVICE int32 first_slot() const { return record.begin & ~(kRunSlots - 1); }
+  LAZYROPE_DEVICE int32 first_slot() const { return run_begin(record.begin); }
 
   // With kHasStates, a block of entries has 2 * block_slots slots.
   template <bool kHasStates = false, class Slots>
@@ -31,16 +34,16 @@ struct VisibleSegment {
 
 // Returns by how much the slots of a segment's blocks exceed those of a block of tokens.
 template <bool kHasStates>
-LAZYROPE_DEVICE int32 slots_factor(int32 kind) {
-  return kHasStates && is_memory(kind) ? 2 : 1;
+LAZYROPE_DEVICE int32 slots_factor(int32 code) {
+  return kHasStates && is_memory(code) ? 2 : 1;
 }
 
 // Returns the slots of a segment's blocks, where those of tokens have kBlockSlots. Without states
 // this is a constant, so that kernels without states have the code that a literal gives.
 template <int32 kBlockSlots, bool kHasStates>
-LAZYROPE_DEVICE auto slots_of_blocks(int32 kind) {
+LAZYROPE_DEVICE auto slots_of_blocks(int32 code) {
   if constexpr (kHasStates)
-    return kBlockSlots * slots_factor<kHasStates>(kind);
+    return kBlockSlots * slots_factor<kHasStates>(code);
   else
     return Constant<kBlockSlots>();
 }
@@ -51,10 +54,13 @@ LAZYROPE_DEVICE int32 count_blocks(const WorkTileStart& start) {
   return ceil_div(start.end, slots_of_blocks<kBlockSlots, kHasStates>(run_of(start.begin)));
 }
 
-// With kHasStates, record.first_run is the segment's kind. All rows see all entries of a memory.
+// With kHasStates, record.first_run is the segment's memory code. All rows see all entries of a
+// memory. Of entries in cells, only the first run counts: one block.
 template <class Mask, bool kHasStates = false>
 LAZYROPE_DEVICE VisibleSegment visible_segment(SegmentRecord record, PositionRange queries) {
   if constexpr (kHasStates) {
+    if (has_cells(record.first_run))
+      return {record, smaller(record.end, run_begin(record.begin) + kRunSlots)};
     if (is_memory(record.first_run)) return {record, record.end};
   }
   record.begin = visible_begin<Mask>(queries.first, record.origin, record.begin, record.end);

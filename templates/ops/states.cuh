@@ -49,8 +49,8 @@ struct EntryTile {
 
 // Returns the tile of a block's entries from column `column` on. `info` is the block's.
 template <class BlockInfo>
-LAZYROPE_DEVICE EntryTile entry_tile(const BlockInfo& info, int32 kind, int32 column) {
-  return {info.begin - column, info.end - column, info.position + column, has_key_per_head(kind)};
+LAZYROPE_DEVICE EntryTile entry_tile(const BlockInfo& info, int32 code, int32 column) {
+  return {info.begin - column, info.end - column, info.position + column, has_key_per_head(code)};
 }
 
 // Returns the first of kGroupSize columns whose entry serves the head of a packed row. Column 0 has

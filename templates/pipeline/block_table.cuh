@@ -24,7 +24,7 @@ namespace lazyrope {
 
 struct BlockInfo {
   int32 base;      // base of the block's segment
-  int32 position;  // logical position of the block's slot 0
+  int32 position;  // logical position of the block's slot 0; with cells, the segment's index
   int32 begin;     // valid slots: [begin, end)
   int32 end;       // kMaxSlots + kRunSlots where the segment continues after this block
 
@@ -75,8 +75,8 @@ class BlockChoice {
 // Block first + i of the table is the i-th chosen block of the work tile. With kNumbersRuns the
 // table also has the number of each block's first run among the runs of the request. The planner
 // has then numbered the step's segments and the beginnings of its work tiles (abi/step.h). With
-// kHasStates the table has each block's kind instead, and twice the runs: a block of entries has
-// 2 * kBlockSlots slots (abi/states.h).
+// kHasStates the table has the memory code of each block instead, and twice the runs: a block of
+// entries has 2 * kBlockSlots slots (abi/states.h).
 template <class Mask, int kBlockSlots, int kWindows = 2, bool kNumbersRuns = false,
           bool kHasStates = false>
 class BlockTable {
@@ -104,8 +104,8 @@ class BlockTable {
     if constexpr (kHasFirstRun) info.begin = begin_of(info.begin);
     return info;
   }
-  // Returns the kind of the block's segment.
-  LAZYROPE_DEVICE int32 kind(int32 block) const {
+  // Returns the memory code of the block's segment.
+  LAZYROPE_DEVICE int32 memory_code(int32 block) const {
     if constexpr (kHasStates) return run_of(ld_shared<BlockInfo>(info_address(block)).begin);
     return 0;
   }
@@ -297,7 +297,7 @@ class BlockTable {
   }
 
   // Writes the BlockInfo of a block that begins at `slot`, counted like position, begin and end.
-  // Slot 0 is in run `run` of the request; with kHasStates, `run` is the segment's kind.
+  // Slot 0 is in run `run` of the request; with kHasStates, `run` is the segment's memory code.
   LAZYROPE_DEVICE void write_info(int32 entry, int32 base, int32 position, int32 begin, int32 end,
                                   int32 slot, int32 run) const {
     const int32 rest = end - slot;
@@ -312,8 +312,8 @@ class BlockTable {
   }
 
   // Returns the slots of a block of a segment.
-  LAZYROPE_DEVICE static auto block_slots(int32 kind) {
-    return slots_of_blocks<kBlockSlots, kHasStates>(kind);
+  LAZYROPE_DEVICE static auto block_slots(int32 code) {
+    return slots_of_blocks<kBlockSlots, kHasStates>(code);
   }
 
   LAZYROPE_DEVICE const int32* write(int32 entry, const VisibleSegment& segment,

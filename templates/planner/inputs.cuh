@@ -35,13 +35,13 @@ struct CallerSegment {
   int32 start;
   int32 length;
   int32 lead;
-  int32 kind;  // 0 unless the kernels are those of attention states
+  int32 code;  // 0 unless the kernels are those of attention states
 
   // Returns the segment's record without its pages. In a memory, the origin counts entries.
   template <bool kHasStates = false>
   LAZYROPE_DEVICE SegmentRecord slots() const {
-    const int32 origin = kHasStates && is_memory(kind) ? -lead : mask_base + start - lead;
-    return {base, origin, lead, lead + length, 0, kHasStates ? kind : 0, {0, 0}};
+    const int32 origin = kHasStates && is_memory(code) ? -lead : mask_base + start - lead;
+    return {base, origin, lead, lead + length, 0, kHasStates ? code : 0, {0, 0}};
   }
 };
 
@@ -166,6 +166,9 @@ class CallerInputs {
     SegmentRecord record = copy.segment.template slots<kHasStates>();
     record.first_page = copy.first_page;
     if constexpr (kNumbersRuns) record.first_run = first_run(copy.index);
+    // The only block of a segment with cells has the segment's index in place of a position.
+    if (kHasStates && has_cells(record.first_run))
+      record.origin = copy.index - run_begin(record.begin);
     auto* to = reinterpret_cast<Chunk*>(step_.segments + copy.index);
     st_global(to, chunk_of(record.base, record.origin, record.begin, record.end));
     st_global(to + 1, chunk_of(record.first_page, record.first_run, 0, 0));
@@ -184,7 +187,7 @@ class CallerInputs {
   }
 
   const StepInputs& in_;
-  const int32* first_runs_;  // kernels of attention states have the segments' kinds here
+  const int32* first_runs_;  // kernels of attention states have the memory codes of segments here
   const StepView& step_;
   const Divisor& page_size_;
   int32 cta_;

@@ -24,7 +24,8 @@ struct BlockLocation {
 };
 
 // The segments of a request. All lanes of a warp take part, each group of kLanes for its own
-// request. A group without a request gives an empty range. With kHasStates, segments have kinds.
+// request. A group without a request gives an empty range. With kHasStates, segments have memory
+// codes.
 template <class Mask, int32 kLanes, bool kHasStates>
 class SegmentGroup {
  public:

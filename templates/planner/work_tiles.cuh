@@ -81,6 +81,7 @@ class WorkTileWriter {
                                              caller_.first_run(location.index) + slot / kRunSlots);
     if constexpr (kHasStates)
       work_tile.start.begin = numbered_begin(work_tile.start.begin, record.first_run);
+    if (kHasStates && has_cells(record.first_run)) work_tile.start.position = location.index;
     work_tile.start.end = segment.end - slot;
     work_tile.start.slot = caller_.slot_in_page(slot);
     work_tile.start.page_size = caller_.page_size();

@@ -160,6 +160,12 @@ def requests_that_share_a_slice(count: int) -> Case:
     return fixture.case(fixture.queries(len(asked)), asked)
 
 
+def memories_in_cells(lengths: list[int], tokens: int, **setting: object) -> Callable[[], Case]:
+    """Makes a request all of whose documents are memories with cells. Lengths must not be prime."""
+    make = documents(lengths, tokens, states=True, **setting)
+    return lambda: states.with_memories(make(), 3, 1.0, cell_share=1.0)
+
+
 def memories(lengths: list[int], tokens: int, share: float, **setting: object) -> Callable[[], Case]:
     """Makes a request some of whose documents are memories of attention states."""
     return lambda: states.with_memories(documents(lengths, tokens, states=True, **setting)(), 3, share)
@@ -261,6 +267,10 @@ TRIALS = [
     Trial("states", memories([150, 40, 90, 30, 70], 2, 0.7, kv_heads=2), DECODE, PREFILL),
     Trial("states in prefill", memories([150, 40, 90], 40, 0.7, kv_heads=1), DECODE, PREFILL),
     Trial("hopper states", memories([150, 40, 90, 30, 70, 300], 2, 0.7, kv_heads=2), HOPPER_DECODE, PREFILL),
+    # Some memories have the number of the one before, and all have several centres for each warp.
+    Trial("states in cells", memories_in_cells([150, 120, 96], 2, kv_heads=2), DECODE, PREFILL),
+    Trial("states in cells in prefill", memories_in_cells([150, 120], 20, kv_heads=1), DECODE, PREFILL),
+    Trial("hopper states in cells", memories_in_cells([150, 120, 96, 300], 2, kv_heads=2), HOPPER_PAIRS, PREFILL),
     # Each of the emulator's four CTAs takes several work tiles that are not split.
     Trial(
         "hopper states of requests",

@@ -12,7 +12,7 @@ from lazyrope import eager
 
 from tests.support.cases import Case, Setting, documents_case, random_case
 from tests.support.metadata import step_arguments
-from tests.support.states import KEY_PER_HEAD, Entries, check_states, with_memories
+from tests.support.states import CELL_ENTRY, KEY_PER_HEAD, Entries, check_states, with_memories
 
 SETTINGS = {
     "plain": Setting(head_dim=64, states=True),
@@ -26,7 +26,7 @@ HOPPER = {name: SETTINGS[name] for name in ("plain", "long head_dim", "full")}
 PHASES = ("decode", "chunk", "mixed")
 
 
-def one_memory(setting: Setting, lengths: list[int], tokens: int, device: str, kind: int = 1) -> Case:
+def one_memory(setting: Setting, lengths: list[int], tokens: int, device: str, code: int = 1) -> Case:
     """Returns a request whose first document is a memory. All documents are at base 0, before the queries."""
     case = with_memories(documents_case(setting, lengths, tokens, device), 1, share=0.0)
     request = case.requests[0]
@@ -35,8 +35,8 @@ def one_memory(setting: Setting, lengths: list[int], tokens: int, device: str, k
     page = case.metadata["pages"].long()[memory.document.first_page :]
     slot = torch.arange(memory.length, device=device)
     case.call_arguments["entry_lse"][page[slot // setting.page_size], :, slot % setting.page_size] = lse
-    case.metadata["memory"][0] = kind
-    slices = [replace(memory, entries=Entries(kind, lse)), *request.slices[1:]]
+    case.metadata["memory"][0] = code
+    slices = [replace(memory, entries=Entries(code, lse)), *request.slices[1:]]
     return replace(case, requests=[replace(request, slices=slices)])
 
 
@@ -90,8 +90,8 @@ def test_a_row_gets_the_state_and_the_lse_of_one_entry(build, device, tokens, sp
     setting = SETTINGS["plain"]
     kernel = build(setting.spec())
     entries = 40 if splits == "whole" else 1500
-    for kind in (1, 2 + KEY_PER_HEAD):
-        case = one_memory(setting, [entries], tokens, device, kind)
+    for code in (1, 2 + KEY_PER_HEAD):
+        case = one_memory(setting, [entries], tokens, device, code)
         out, lse = call(case, kernel)
         memory = case.requests[0].slices[0]
         values, lses = memory.document.values[:, 0], memory.entries.lse[:, 0]
@@ -100,8 +100,55 @@ def test_a_row_gets_the_state_and_the_lse_of_one_entry(build, device, tokens, sp
             assert bool(found.any(dim=-1).all()), "a row is no entry's state"
             best = found.int().argmax(dim=-1)
             torch.testing.assert_close(lse[:, head], lses[best], atol=1e-5, rtol=1e-5)
-            assert kind == 1 or bool((best % setting.group == head).all())
+            assert code == 1 or bool((best % setting.group == head).all())
         assert check_states(case, kernel) > 0
+
+
+@pytest.mark.parametrize("tokens", [1, 40])
+@pytest.mark.parametrize("arch", [None, "emu:sm_90a"])
+def test_a_row_gets_the_best_entry_of_the_best_cell(build, device, tokens, arch):
+    """The centres decide, also where the best entry of all is in another cell. Cells begin and end inside of runs."""
+    if arch is not None and torch.cuda.is_available():
+        pytest.skip("the GPU runs its own family")
+    setting = replace(SETTINGS["plain"], group=3)
+    kernel = lazyrope.compile(setting.spec(), arch=arch) if arch else build(setting.spec())
+    for cell, cells, code in ((7, 45, 1), (37, 12, 2 + KEY_PER_HEAD), (200, 3, 4 + KEY_PER_HEAD), (1, 150, 3)):
+        case = one_memory(setting, [cells * (cell + 1)], tokens, device, code + CELL_ENTRY * cell)
+        out, lse = call(case, kernel)
+        memory = case.requests[0].slices[0]
+        values, lses = memory.document.values[: cells * cell, 0], memory.entries.lse[:, 0]
+        for head in range(setting.group):
+            found = (out[:, head, None] == values[None]).all(dim=-1)
+            assert bool(found.any(dim=-1).all()), "a row is no entry's state"
+            best = found.int().argmax(dim=-1)
+            torch.testing.assert_close(lse[:, head], lses[best], atol=1e-5, rtol=1e-5)
+            assert code < KEY_PER_HEAD or bool((best // cell % setting.group == head).all())
+        assert check_states(case, kernel) > 0
+
+
+def test_cells_of_several_requests_are_looked_up_in_one_step(build, device):
+    """Each request has a segment with cells of its own number in the step; some share the number of a memory."""
+    setting = replace(SETTINGS["plain"], kv_heads=2)
+    kernel = build(setting.spec())
+    for seed in range(2):
+        case = documents_case(setting, [96, 60, 31, 210], 3, device)
+        assert check_states(with_memories(case, seed, 0.8, numbers=2, cell_share=1.0), kernel) > 0
+
+
+@pytest.mark.parametrize("make", ["compiled", "plain PyTorch"])
+def test_a_centre_of_nan_is_never_the_best(build, device, make):
+    setting = SETTINGS["plain"]
+    kernel = build(setting.spec()) if make == "compiled" else eager.compile(setting.spec())
+    cell, cells = 9, 4
+    case = one_memory(setting, [cells * (cell + 1)], 3, device, 1 + CELL_ENTRY * cell)
+    page = case.metadata["pages"].long()
+    for slot in (cells * cell, 5):  # a centre, and an entry
+        case.k_pool[page[slot // setting.page_size], slot % setting.page_size] = torch.nan
+    out, lse = call(case, kernel)
+    assert bool(out.isfinite().all()) and bool(lse.isfinite().all())
+    case.k_pool[page] = torch.nan
+    out, lse = call(case, kernel)
+    assert bool((out == 0).all()) and bool((lse == -torch.inf).all())
 
 
 def test_an_entry_without_keys_and_an_empty_memory_count_nothing(build, device):
@@ -201,7 +248,7 @@ def test_mistakes_are_refused(build, device):
     plain = replace(case, metadata={k: v for k, v in case.metadata.items() if k != "memory"})
     with pytest.raises(lazyrope.SpecError, match="entry_lse is given; the spec has no states"):
         other(*arguments[:3], plain.plan(other), entry_lse=lse)
-    for memory in (5, -1, KEY_PER_HEAD, 16):
+    for memory in (5, -1, KEY_PER_HEAD, CELL_ENTRY, 1 + CELL_ENTRY * 65536):
         wrong = case.metadata["memory"].clone()
         wrong[0] = memory
         with pytest.raises(lazyrope.SpecError, match=f"request 0, segment 0: memory = {memory}; allowed are 0 for"):
@@ -209,6 +256,17 @@ def test_mistakes_are_refused(build, device):
         segment = lazyrope.Segment(lazyrope.Document(0, 16), 0, memory=memory)
         with pytest.raises(lazyrope.SpecError, match=f"memory = {memory}; allowed are 0 for"):
             lazyrope.batch([lazyrope.Request(0, [segment])], case.metadata["pages"])
+    memory = 1 + 7 * CELL_ENTRY
+    wrong = case.metadata["memory"].clone()
+    wrong[1] = memory
+    why = rf"length = 30 with memory = {memory}; a segment with cells of 7 entries .* a multiple of 8 slots"
+    with pytest.raises(lazyrope.SpecError, match=f"request 0, segment 1: {why}"):
+        replace(case, metadata=case.metadata | {"memory": wrong}).plan(kernel, check=True)
+    with pytest.raises(lazyrope.SpecError, match=why):
+        segment = lazyrope.Segment(lazyrope.Document(0, 30), 0, memory=memory)
+        lazyrope.batch([lazyrope.Request(0, [segment])], case.metadata["pages"])
+    with pytest.raises(lazyrope.SpecError, match=why):
+        replace(case, metadata=case.metadata | {"memory": wrong}).plan(eager.compile(setting.spec()))
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@
 #pragma once
 
 #include "abi/shared_layout.h"
+#include "ops/cells.cuh"
 #include "ops/key_bias.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/page_mass.cuh"
@@ -219,8 +220,11 @@ class Sm80Decode {
       if (block == 0 || rotated.base != base) rotate_queries(rotated, base);
       if (block == 0) fill_up(table, ring, pages);
       if constexpr (kHasStates) {
-        if (warp_uniform(is_memory(table.kind(block)))) {
-          scan_block(table, ring, pages, block, rotated.queries);
+        if (warp_uniform(is_memory(table.memory_code(block)))) {
+          if (warp_uniform(has_cells(table.memory_code(block))))
+            look_up_cells(table, ring, pages, block);
+          else
+            scan_block(table, ring, pages, block, rotated.queries);
           continue;
         }
       }
@@ -269,7 +273,7 @@ class Sm80Decode {
   LAZYROPE_DEVICE void scan_block(const Table& table, Ring& ring, Pages& pages, int32 block,
                                   const Queries& queries) const {
     const int32 first_row = work_tile().rows().first_row;
-    const int32 kind = table.kind(block);
+    const int32 code = table.memory_code(block);
 #pragma unroll 1
     for (int32 half = 0; half < 2; ++half) {
       ring.wait();
@@ -278,12 +282,35 @@ class Sm80Decode {
       Product::multiply_query_key(scores, queries, keys(ring.take()));
       const int32 first_column = half * kKeys;
       scan_entries<Spec::kGroupSize>(
-          scores, entry_of(entries(warp_index()), memory_index(kind)),
-          entry_tile(table.info(block), kind, first_column),
+          scores, entry_of(entries(warp_index()), memory_index(code)),
+          entry_tile(table.info(block), code, first_column),
           [&](int32 row) { return first_row + row; },
           [&](int32 column) {
             return table.location(block, first_column + column, params_.entry_lse.page_size);
           });
+    }
+  }
+
+  // Looks up the entries of a segment with cells. Nothing needs the two tiles of its block.
+  LAZYROPE_DEVICE void look_up_cells(const Table& table, Ring& ring, Pages& pages,
+                                     int32 block) const {
+    using LookUp = CellLookUp<Spec, QueryTile>;
+    const int32 code = table.memory_code(block);
+    const CellSlots slots = cell_slots(params_.step, table.info(block).position, code);
+    const LookUp look_up(params_, slots, code, kv_head(), {0, 1});
+    const SharedPtr best = entry_of(entries(warp_index()), memory_index(code));
+#pragma unroll 1
+    for (int32 row = 0; row < num_rows(); row += LookUp::kRows) {
+      const int32 count = smaller(num_rows() - row, LookUp::kRows);
+      const LaneEntries found = look_up.find(
+          {queries(), row, count, work_tile().rows().first_row + row}, [](LaneEntries&) {});
+      LookUp::template store<kRowEntryBytes>(found, best + row * kRowEntryBytes, count);
+    }
+#pragma unroll 1
+    for (int32 half = 0; half < 2; ++half) {
+      ring.wait();
+      issue(table, ring, pages, 2 * block + half + kTiles - 1);
+      ring.take();
     }
   }
 
@@ -302,7 +329,7 @@ class Sm80Decode {
     if (block < num_blocks_) {
       if (block >= pages.first) store_pages(table, pages);
       if constexpr (kHasStates) {
-        const int32 half = is_memory(table.kind(block)) ? tile & 1 : 0;
+        const int32 half = is_memory(table.memory_code(block)) ? tile & 1 : 0;
         const bool are_keys = half == (tile & 1);
         ring.issue(Half{table, half}, block, are_keys ? params_.pool.keys : params_.pool.values);
       } else {

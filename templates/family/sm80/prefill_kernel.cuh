@@ -40,6 +40,7 @@
 #pragma once
 
 #include "abi/shared_layout.h"
+#include "ops/cells.cuh"
 #include "ops/key_bias.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/page_mass.cuh"
@@ -148,8 +149,11 @@ class Sm80Prefill {
       if (block == 0 || block_base != base) rotate_queries(block_base);
       base = block_base;
       if constexpr (kHasStates) {
-        if (warp_uniform(is_memory(table.kind(block)))) {
-          scan_block(table, ring, block);
+        if (warp_uniform(is_memory(table.memory_code(block)))) {
+          if (warp_uniform(has_cells(table.memory_code(block))))
+            look_up_cells(table, block);
+          else
+            scan_block(table, ring, block);
           continue;
         }
       }
@@ -163,7 +167,7 @@ class Sm80Prefill {
   // Issues one cp.async group, which is empty after the last block.
   LAZYROPE_DEVICE void issue(const Table& table, const Ring& ring, int32 block) const {
     if (block < work_tile().extent().num_blocks) {
-      if (kHasStates && is_memory(table.kind(block)))
+      if (kHasStates && is_memory(table.memory_code(block)))
         ring.issue_entries(table, block, work_tile().rows().kv_head);
       else
         ring.issue(table, block, work_tile().rows().kv_head);
@@ -306,9 +310,9 @@ class Sm80Prefill {
   // Compares the scores of a block of entries with the best of each row.
   LAZYROPE_DEVICE void scan_block(const Table& table, const Ring& ring, int32 block) const {
     const BlockInfo info = table.info(block);
-    const int32 kind = table.kind(block);
+    const int32 code = table.memory_code(block);
     const int32 packed_row = work_tile().rows().first_row + first_row();
-    const SharedPtr best = entry_of(entries() + first_row() * kRowEntryBytes, memory_index(kind));
+    const SharedPtr best = entry_of(entries() + first_row() * kRowEntryBytes, memory_index(code));
 #pragma unroll 1
     for (int32 key = 0; key < 2 * kBlockKeys; key += Shape::kMmaN) {
       const bool is_second = key >= kBlockKeys;
@@ -319,10 +323,28 @@ class Sm80Prefill {
           scores, Queries(queries(), lane_index()),
           KvTile::key_fragment(tile, lane_index()) + row_in_tile * KvTile::kRowBytes);
       scan_entries<Spec::kGroupSize>(
-          scores, best, entry_tile(info, kind, key), [&](int32 row) { return packed_row + row; },
+          scores, best, entry_tile(info, code, key), [&](int32 row) { return packed_row + row; },
           [&](int32 column) {
             return table.location(block, key + column, params_.entry_lse.page_size);
           });
+    }
+  }
+
+  // Looks up the entries of a segment with cells, for the warp's rows.
+  LAZYROPE_DEVICE void look_up_cells(const Table& table, int32 block) const {
+    using LookUp = CellLookUp<Spec, QueryTile>;
+    const int32 code = table.memory_code(block);
+    const CellSlots slots = cell_slots(params_.step, table.info(block).position, code);
+    const LookUp look_up(params_, slots, code, work_tile().rows().kv_head, {0, 1});
+    const SharedPtr best = entry_of(entries() + first_row() * kRowEntryBytes, memory_index(code));
+    const int32 num_rows = smaller(work_tile().extent().num_rows - first_row(), Shape::kWarpM);
+    const int32 packed = work_tile().rows().first_row + first_row();
+#pragma unroll 1
+    for (int32 row = 0; row < num_rows; row += LookUp::kRows) {
+      const int32 count = smaller(num_rows - row, LookUp::kRows);
+      const LaneEntries found =
+          look_up.find({queries(), row, count, packed + row}, [](LaneEntries&) {});
+      LookUp::template store<kRowEntryBytes>(found, best + row * kRowEntryBytes, count);
     }
   }
 

@@ -26,6 +26,7 @@
 
 #include "family/sm90a/consumer_pipelines.cuh"
 #include "isa/bulk_copy.cuh"
+#include "ops/cells.cuh"
 #include "ops/exchange.cuh"
 #include "ops/key_bias.cuh"
 #include "ops/page_mass.cuh"
@@ -149,17 +150,23 @@ class ColumnConsumer {
     load_key_biases();
     wait_for_products(scores);
     pipelines_.release_keys();
-    [[maybe_unused]] int32 kind = 0;  // the kind of the segment, in kernels of attention states
+    [[maybe_unused]] int32 code = 0;  // the segment's memory code, in kernels of attention states
 #pragma unroll 1
     while (true) {
       if constexpr (Memory::kHasStates) {
-        const int32 before = kind;
-        kind = warp_uniform(table.kind(block));
-        if (kind != before) change_memory(before, kind);
-        if (is_memory(kind)) {
-          scan_block(scores, work_tile, table, block, info, kind);
+        const int32 before = code;
+        code = warp_uniform(table.memory_code(block));
+        if (code != before) change_memory(before, code);
+        if (is_memory(code)) {
+          if (has_cells(code)) {
+            look_up_cells(work_tile, info, code);
+            change_memory(code, 0);
+            code = 0;  // a segment of the same memory begins again
+          } else {
+            scan_block(scores, work_tile, table, block, info, code);
+          }
           if (block == last) {
-            change_memory(kind, 0);
+            change_memory(code, 0);
             store_row_stats();
             break;
           }
@@ -202,8 +209,9 @@ class ColumnConsumer {
     return last;
   }
 
-  // Goes on from a segment of kind `ended` to one of kind `next`. The entries of the ended memory's
-  // warps are combined. Those of the next memory's warps begin where maxima and sums may have been.
+  // Goes on from a segment of memory code `ended` to one of `next`. The entries of the ended
+  // memory's warps are combined. Those of the next memory's warps begin where maxima and sums may
+  // have been.
   LAZYROPE_DEVICE void change_memory(int32 ended, int32 next) const {
     Team::sync();
     const int32 row = Team::rank();
@@ -226,24 +234,76 @@ class ColumnConsumer {
   // Compares the scores of a block of entries with the best of each row. `scores` are those of its
   // first half.
   LAZYROPE_DEVICE void scan_block(Accumulator& scores, WorkTilePtr work_tile, const Table& table,
-                                  int32 block, const BlockInfo& info, int32 kind) {
-    scan_half(scores, work_tile, table, block, info, kind, 0);
+                                  int32 block, const BlockInfo& info, int32 code) {
+    scan_half(scores, work_tile, table, block, info, code, 0);
     multiply_second_keys(scores, pipelines_.wait_for_values());
     wgmma_commit_group();
     wait_for_products(scores);
     pipelines_.release_values();
-    scan_half(scores, work_tile, table, block, info, kind, kKeys);
+    scan_half(scores, work_tile, table, block, info, code, kKeys);
   }
   LAZYROPE_DEVICE void scan_half(const Accumulator& scores, WorkTilePtr work_tile,
-                                 const Table& table, int32 block, const BlockInfo& info, int32 kind,
+                                 const Table& table, int32 block, const BlockInfo& info, int32 code,
                                  int32 first_column) const {
     const int32 first_row = work_tile.rows().first_row;
     scan_entries<Spec::kGroupSize, sizeof(BestEntry)>(
-        scores, entries_of_warp(Team::warp()), entry_tile(info, kind, first_column),
+        scores, entries_of_warp(Team::warp()), entry_tile(info, code, first_column),
         [&](int32 row) { return first_row + row % Memory::kHeadRows; },
         [&](int32 column) {
           return table.location(block, first_column + column, params_.entry_lse.page_size);
         });
+  }
+
+  // Looks up the entries of a segment with cells. Nothing needs the values of its block.
+  LAZYROPE_DEVICE void look_up_cells(WorkTilePtr work_tile, const BlockInfo& info, int32 code) {
+    using LookUp = CellLookUp<Spec, typename Product::QueryTile>;
+    constexpr int32 kEntryBytes = sizeof(BestEntry);
+    const CellSlots slots = cell_slots(params_.step, info.position, code);
+    const SharedPtr tile = pipelines_.queries() + group() * Product::kQueryBytes;
+    const int32 num_rows = work_tile.extent().num_rows;
+#pragma unroll 1
+    for (int32 head = 0; head < kHeads; ++head) {
+      const LookUp look_up(params_, slots, code, work_tile.rows().kv_head + first_head() + head,
+                           {Team::warp(), kWarps});
+#pragma unroll 1
+      for (int32 row = 0; row < num_rows; row += LookUp::kRows) {
+        const int32 first = head * Memory::kHeadRows + row;
+        const int32 count = smaller(num_rows - row, LookUp::kRows);
+        const LaneEntries found =
+            look_up.find({tile, first, count, work_tile.rows().first_row + row},
+                         [&](LaneEntries& best) { combine_warps(best, first, count); });
+        LookUp::template store<kEntryBytes>(
+            found, entries_of_warp(Team::warp()) + first * kEntryBytes, count);
+      }
+    }
+    pipelines_.wait_for_values();
+    pipelines_.release_values();
+  }
+
+  // Finds the best entries of the warpgroup for `count` rows from row `first` on. Afterwards the
+  // warps' own ones in shared memory are none.
+  LAZYROPE_DEVICE void combine_warps(LaneEntries& best, int32 first, int32 count) const {
+    const auto row_of_warp = [&](int32 warp, int h) {
+      return entries_of_warp(warp) +
+             (first + RowLanes::row(0, h)) * static_cast<int32>(sizeof(BestEntry));
+    };
+    const bool is_owner = RowLanes::is_first();
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (is_owner && RowLanes::row(0, h) < count)
+        st_shared(row_of_warp(Team::warp(), h), best.of[h]);
+    Team::sync();
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int32 warp = 0; warp < kWarps; ++warp)
+        if (RowLanes::row(0, h) < count)
+          best.improve(h, ld_shared<BestEntry>(row_of_warp(warp, h)));
+    Team::sync();
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (is_owner && RowLanes::row(0, h) < count)
+        st_shared(row_of_warp(Team::warp(), h), no_entry());
   }
 
   // Multiplies the second half of a block of entries, which is in the stage of the block's values.

@@ -183,7 +183,7 @@ class KvCopier {
   }
 
   LAZYROPE_DEVICE static bool has_entries(const Table& table, int32 block) {
-    if constexpr (Memory::kHasStates) return warp_uniform(is_memory(table.kind(block)));
+    if constexpr (Memory::kHasStates) return warp_uniform(is_memory(table.memory_code(block)));
     return false;
   }
 
