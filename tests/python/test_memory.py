@@ -18,7 +18,7 @@ from lazyrope.documents import DocumentStore
 from lazyrope.errors import InaccurateMemory
 from lazyrope.memory import nnls
 from lazyrope.memory.compact import MIN_WEIGHT, CompactOptions, compact_heads
-from lazyrope.memory.kmeans import clusters_of, means, unit
+from lazyrope.memory.kmeans import clusters_of, filled_clusters_of, means, unit
 from lazyrope.memory.memories import states_bytes
 from lazyrope.memory.scores import Scores, Usage, exact_states
 from lazyrope.memory.states import StatesOptions, looked_up, state_heads
@@ -264,9 +264,32 @@ def test_a_two_level_look_up_mostly_finds_the_nearest_entry(tensors):
     keys, values, queries = tensors
     flat = state_heads(keys, values, queries, SCORES, StatesOptions(128))
     grouped = state_heads(keys, values, queries, SCORES, StatesOptions(128, two_level=True))
-    assert 0 < grouped.groups.shape[1] < 128
-    exact, probed = (looked_up(heads, queries, SCORES)[1] for heads in (flat, grouped))
-    assert (probed <= exact + 1e-5).all() and (probed > exact - 1e-5).float().mean() > 0.9
+    assert grouped.centres.shape[1] == 12 and grouped.keys.shape[1] == 12 * 14
+    exact, found = (looked_up(heads, queries, SCORES)[1] for heads in (flat, grouped))
+    assert (found <= exact + 1e-5).all() and (found > exact - 1e-5).float().mean() > 0.6
+
+
+def test_cells_have_all_entries_and_repeat_some(tensors):
+    keys, values, queries = tensors
+    for lookup in ("group", "head"):
+        flat, grouped = (
+            state_heads(keys, values, queries, SCORES, StatesOptions(100, lookup=lookup, two_level=is_two_level))
+            for is_two_level in (False, True)
+        )
+        each = KV_HEADS * GROUP // len(flat.keys)
+        for head in range(KV_HEADS * GROUP):
+            entries = [
+                torch.cat([h.keys[head // each], h.out[head], h.lse[head, :, None]], dim=-1) for h in (flat, grouped)
+            ]
+            assert torch.equal(entries[0].unique(dim=0), entries[1].unique(dim=0))
+
+
+def test_clusters_have_no_more_vectors_than_they_have_room_for():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn((3, 16), generator=generator).repeat_interleave(40, 0) + 0.01 * torch.randn((120, 16))
+    for count, most in ((12, 10), (12, 13), (3, 60)):
+        cluster = filled_clusters_of(x, count, most, generator)
+        assert len(cluster) == 120 and torch.bincount(cluster, minlength=count).max() <= most and cluster.min() >= 0
 
 
 @pytest.mark.parametrize("two_level", [False, True])

@@ -86,7 +86,16 @@ def expected(engine: Engine, memories: Sequence[Any], prompt: list[int], model: 
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"lookup": "head"}, {"exact": 0, "average": "paper"}, {"exact": 17, "budget": 16}], ids=str
+    "arguments",
+    [
+        {},
+        {"lookup": "head"},
+        {"exact": 0, "average": "paper"},
+        {"exact": 17, "budget": 16},
+        {"two_level": True, "budget": 14},
+        {"two_level": True, "lookup": "head", "exact": 0, "budget": 13},
+    ],
+    ids=str,
 )
 def test_a_memory_is_read_as_its_states(engine, texts, arguments):
     """The engine's logits are those of a model whose attention sees the memory's states in place of the document."""
@@ -130,10 +139,11 @@ def assert_is_held_once(engine: Engine, states: Any) -> None:
 
 
 @pytest.mark.skipif(HAS_GPU, reason="the other tests run kernels on a GPU")
-def test_the_kernels_read_a_memory_as_plain_pytorch_does(texts):
+@pytest.mark.parametrize("arguments", [{}, {"two_level": True, "budget": 14}], ids=str)
+def test_the_kernels_read_a_memory_as_plain_pytorch_does(texts, arguments):
     model = tiny_llama(dtype=torch.bfloat16)
     plain, kernels = (make_engine(model, memories="states", arch=arch, max_requests=1) for arch in (None, ARCH))
-    found = built(plain, texts)
+    found = built(plain, texts, **arguments)
     rounded = scored(plain, texts["prompt"], [found])
     exact = expected(plain, [found], texts["prompt"], as_dtype(copy.deepcopy(model), torch.float32))
     assert (rounded.float() - exact).norm() < 0.05 * exact.norm()
@@ -160,6 +170,28 @@ def test_a_store_has_tokens_first_and_then_the_entries_of_each_head(engine, stat
                 assert torch.equal(lse[kv_head, own], states.lse[layer, head])
         with pytest.raises(SpecError, match=r"has tokens and entries; give the segments that memory\.segments"):
             lazyrope.Segment(document, 0)
+    store.check()
+
+
+def test_a_store_has_the_cells_of_each_head_and_then_their_centres(engine, texts):
+    states, store = built(engine, texts, two_level=True, budget=14, lookup="head"), new_store(engine)
+    cells, entries = states.centres.shape[2], states.keys.shape[2]
+    cell = entries // cells
+    assert (cells, cell) == (4, 5)
+    assert len(states) == 4 + GROUP * cells * (cell + 1)
+    with store.use(states) as document:
+        keys, values = (
+            pool(1)[list(document.page_ids)].flatten(0, 1)[4 : len(states)].transpose(0, 1)
+            for pool in (store.k_pool, store.v_pool)
+        )
+        for head in range(HEADS):
+            kv_head, own = head // GROUP, head % GROUP
+            for slots, wanted in ((keys, states.keys[1, head]), (values, states.out[1, head])):
+                in_cells = slots[kv_head, : GROUP * entries].view(cells, GROUP, cell, DIM)
+                assert torch.equal(in_cells[:, own].flatten(0, 1), wanted)
+            assert torch.equal(keys[kv_head, GROUP * entries + own :: GROUP], states.centres[1, head])
+        segments = states.segments(document, 0, store.page_size, 2)
+        assert segments[1].memory == 2 + 8 + 16 * cell and segments[1].document.num_tokens == len(states) - 4
     store.check()
 
 
@@ -212,11 +244,10 @@ def test_a_store_refuses_tensors_of_other_shapes(engine, states):
     store.check()
 
 
-@pytest.mark.parametrize("name", ["tangent", "two_level"])
-def test_a_store_refuses_memories_that_kernels_would_read_as_others(engine, texts, name):
+def test_a_store_refuses_memories_that_kernels_would_read_as_others(engine, texts):
     store = new_store(engine)
-    found = built(engine, texts, **{name: True}, budget=16)
-    with pytest.raises(StoreError, match=f"the memory was made with {name}=True; .*build the memory with {name}=False"):
+    found = built(engine, texts, tangent=True, budget=16)
+    with pytest.raises(StoreError, match=r"the memory was made with tangent=True; .*build the memory with tangent=F"):
         with store.use(found):
             pass
     assert store.stats.documents == 0
@@ -225,9 +256,8 @@ def test_a_store_refuses_memories_that_kernels_would_read_as_others(engine, text
 
 def test_requests_that_cannot_read_a_memory_are_refused(engine, states, texts):
     prompt = texts["prompt"]
-    for name in ("tangent", "two_level"):
-        with pytest.raises(SpecError, match=f"a memory with {name}=True; .*build the memory with {name}=False"):
-            engine.generate(prompt, [built(engine, texts, **{name: True}, budget=16)])
+    with pytest.raises(SpecError, match=r"a memory with tangent=True; .*build the memory with tangent=False"):
+        engine.generate(prompt, [built(engine, texts, tangent=True, budget=16)])
     with pytest.raises(SpecError, match='has 5 memories of kind "states"; a request has at most 4'):
         engine.generate(prompt, [states] * 5)
     with pytest.raises(SpecError, match=r'documents has a memory with mode = "block"'):

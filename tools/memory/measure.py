@@ -147,14 +147,14 @@ class Bench:
         return build(self._spec, document, self._traced(traces), **arguments)
 
     def _memory_row(self, method: str, memory: Memory) -> Row:
-        # Reports count float32 here. A log-sum-exp, a bias and a number of a group take four bytes in any dtype.
+        # Reports count float32 here. A log-sum-exp and a bias take four bytes in any dtype.
         kv_heads, layers = self._heads
         size, read = (x / kv_heads / layers for x in _bytes_in_bfloat16(memory))
         return self._row(method, _over(memory), size, read, seconds=memory.report.seconds)
 
 
 def _bytes_in_bfloat16(memory: Memory) -> tuple[float, float]:
-    fixed = sum(x.numel() * 4 for name, x in memory.tensors().items() if name in ("bias", "lse", "group_of"))
+    fixed = sum(x.numel() * 4 for name, x in memory.tensors().items() if name in ("bias", "lse"))
     total = (memory.report.num_bytes - fixed) / 2 + fixed
     if memory.kind == "compact":
         return total, total

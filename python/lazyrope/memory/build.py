@@ -26,7 +26,7 @@ from .memories import (
 )
 from .report import LayerReport, Report
 from .scores import Scores, States, exact_states
-from .states import AVERAGES, LOOKUPS, StateHeads, StatesOptions, looked_up, num_groups, state_heads
+from .states import AVERAGES, LOOKUPS, StateHeads, StatesOptions, cells_of, looked_up, state_heads
 from .traces import Source, held_out, key_of, source_of
 
 if TYPE_CHECKING:
@@ -87,8 +87,10 @@ def build(
             "auto": the better for each KV head on held-out traces.
         lookup: "states": "group": one mean query for the query heads of a KV head; "head": one for each query head.
         average: "states": "log": the mean of log-sum-exps and of outputs; "paper": exponentials are averaged.
-        tangent: "states": True: an entry has the gradient of its log-sum-exp, and is corrected by it.
-        two_level: "states": True: a look-up scans the nearest groups of entries alone.
+        tangent: "states": True: an entry has the gradient of its log-sum-exp, and is corrected by it. Only
+            ``Memory.states()`` evaluates it: stores and engines refuse such a memory.
+        two_level: "states": True: entries are in cells, and a look-up scans the centres of the cells, and then the
+            entries of the nearest cell alone.
         holdout: The share of the trace tokens that nothing is fitted to. Errors are measured on them.
         seed: The seed of the held-out tokens and of k-means.
         max_error: The greatest relative error of the output that any KV head may have on held-out traces, or None.
@@ -260,9 +262,11 @@ def _check_budget(source: Source, arguments: dict[str, Any]) -> None:
             raise SpecError(f"exact = {exact}; the document has {tokens} tokens, and entries cover the others")
         keys = spec.num_kv_heads if arguments["lookup"] == "group" else spec.num_q_heads
         columns = 2 if arguments["tangent"] else 1
-        size = budget * (keys * spec.head_dim * itemsize + spec.num_q_heads * (columns * spec.head_dim * itemsize + 4))
+        cells, most = cells_of(budget) if arguments["two_level"] else (1, budget)
+        states = spec.num_q_heads * (columns * spec.head_dim * itemsize + 4)
+        size = cells * most * (keys * spec.head_dim * itemsize + states)
         if arguments["two_level"]:
-            size += keys * (budget * 4 + num_groups(budget) * spec.head_dim * itemsize)
+            size += keys * cells * spec.head_dim * itemsize
         size += 2 * spec.num_kv_heads * exact * spec.head_dim * itemsize
     else:
         if budget <= exact or budget > tokens:

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +97,10 @@ def load(path: str | os.PathLike[str], attention: Any = None, *, device: Any = N
         store._keys.check_memory(str(path), header["model"], scores)
     device = device if device is not None or store is None else store.device
     tensors = _tensors_of(body, begin + length, header["tensors"], device)
-    return KINDS[header["kind"]](
+    of_kind = KINDS[header["kind"]]
+    if not tensors.keys() <= {each.name for each in fields(of_kind)}:
+        raise StoreError(f"{path} is of another version of lazyrope: build the memory again")
+    return of_kind(
         key=header["key"],
         model=header["model"],
         num_positions=header["num_positions"],

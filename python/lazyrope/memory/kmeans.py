@@ -63,3 +63,33 @@ def clusters_of(x: Tensor, count: int, generator: torch.Generator, iterations: i
         mean = means(x, cluster, count)
         centres = torch.where(mean.norm(dim=-1, keepdim=True) > 0, unit(mean), centres)
     return nearest(x, centres)[1]
+
+
+def filled_clusters_of(x: Tensor, count: int, most: int, generator: torch.Generator) -> Tensor:
+    """Returns clusters of at most `most` vectors each, by the cosine: int64 [n].
+
+    The centres are those of :func:`clusters_of`. Each takes the nearest of the vectors that want it, and a vector for
+    which there is no room goes to the nearest centre that has room.
+
+    Args:
+        x: Vectors, float32 [n, d].
+        count: The number of clusters, at most n.
+        most: The most vectors of a cluster; count * most is at least n.
+        generator: The generator, on the CPU.
+    """
+    x = unit(x)
+    wanted = clusters_of(x, count, generator)
+    centres = unit(means(x, wanted, count))
+    cluster = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
+    room = torch.full((count,), most, dtype=torch.long, device=x.device)
+    while len(left := (cluster < 0).nonzero().squeeze(1)):
+        open_centres = (room > 0).nonzero().squeeze(1)
+        cosine, at = nearest(x[left], centres[open_centres])
+        nearest_first = cosine.argsort(descending=True, stable=True)
+        by_cell = nearest_first[at[nearest_first].argsort(stable=True)]
+        counts = torch.bincount(at, minlength=len(open_centres))
+        rank = torch.arange(len(left), device=x.device) - (counts.cumsum(0) - counts)[at[by_cell]]
+        taken = by_cell[rank < room[open_centres][at[by_cell]]]
+        cluster[left[taken]] = open_centres[at[taken]]
+        room -= torch.bincount(cluster[left[taken]], minlength=count)
+    return cluster

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from .._batch import KEY_PER_HEAD, Document, HasPages, Segment
+from .._batch import CELL_ENTRY, KEY_PER_HEAD, Document, HasPages, Segment
 from .._precomputed import COMPACT, STATES, PoolShape, Precomputed, Slots
 from ..errors import StoreError
 from .compact import CompactHeads
 from .report import Report
 from .scores import Scores, States, biased_states
-from .states import PROBES, StateHeads, looked_up
+from .states import StateHeads, looked_up
 
 if TYPE_CHECKING:
     Tensor = Any
@@ -123,7 +123,8 @@ class StatesMemory(Memory):
     The attributes are those of :class:`lazyrope.memory.states.StateHeads`, with the layers as a first dimension.
 
     In a store, the exact tokens come first, and after them a slot for each entry of each query head. So a key that the
-    query heads of a KV head share is stored once for each of them, because their outputs differ.
+    query heads of a KV head share is stored once for each of them, because their outputs differ. With two levels, the
+    entries are in cells of one query head each, and after all cells comes a slot for the centre of each.
     """
 
     kind: ClassVar[str] = STATES
@@ -131,8 +132,7 @@ class StatesMemory(Memory):
     out: Tensor = field(repr=False)
     lse: Tensor = field(repr=False)
     tangent: Tensor = field(repr=False)
-    groups: Tensor = field(repr=False)
-    group_of: Tensor = field(repr=False)
+    centres: Tensor = field(repr=False)
     exact_keys: Tensor = field(repr=False)
     exact_values: Tensor = field(repr=False)
 
@@ -146,14 +146,21 @@ class StatesMemory(Memory):
         """The query heads of a KV head."""
         return int(self.out.shape[1] // self.exact_keys.shape[1])
 
+    @property
+    def _cell(self) -> int:
+        """The entries of a cell, or 0 without cells."""
+        cells = int(self.centres.shape[2])
+        return int(self.keys.shape[2]) // cells if cells else 0
+
     def __len__(self) -> int:
-        return self.num_exact + int(self.out.shape[2]) * self._group
+        return self.num_exact + int(self.out.shape[2] + self.centres.shape[2]) * self._group
 
     def check(self, pool: PoolShape) -> None:
-        entries, of_lookup = int(self.out.shape[2]), int(self.keys.shape[1])
-        is_shared = of_lookup == pool.kv_heads
+        entries, cells = int(self.out.shape[2]), int(self.centres.shape[2])
+        of_keys = pool.kv_heads if int(self.keys.shape[1]) == pool.kv_heads else pool.q_heads
         for name, tensor, shape in (
-            ("keys of entries", self.keys, (pool.kv_heads if is_shared else pool.q_heads, entries, pool.head_dim)),
+            ("keys of entries", self.keys, (of_keys, entries, pool.head_dim)),
+            ("centres of cells", self.centres, (of_keys, cells, pool.head_dim)),
             ("outputs", self.out, (pool.q_heads, entries, pool.head_dim)),
             ("exact keys", self.exact_keys, (pool.kv_heads, self.num_exact, pool.head_dim)),
             ("exact values", self.exact_values, (pool.kv_heads, self.num_exact, pool.head_dim)),
@@ -164,34 +171,39 @@ class StatesMemory(Memory):
             raise StoreError(f"the memory was made {why}")
 
     def refusal(self) -> str | None:
-        for name, is_given in (("tangent", self.tangent.shape[2] > 0), ("two_level", self.groups.shape[2] > 0)):
-            if is_given:
-                return (
-                    f"with {name}=True; the kernels compare a query with the key of every entry and take its state as "
-                    f"it is: build the memory with {name}=False"
-                )
+        if self.tangent.shape[2] > 0:
+            return (
+                "with tangent=True; the kernels take the state of an entry as it is: build the memory with "
+                "tangent=False, or evaluate it by its states()"
+            )
         return None
 
     def slots(self, layer: int) -> Slots:
-        kv_heads, group = self.exact_keys.shape[1], self._group
-        keys_each = self.keys.shape[1] // kv_heads  # 1, or one for each query head
-        keys, values, lse = (
-            tensor.unflatten(0, (kv_heads, -1)).transpose(1, 2)
-            for tensor in (self.keys[layer], self.out[layer], self.lse[layer])
-        )
-        keys = keys.repeat_interleave(group // keys_each, dim=2)
+        cell = max(1, self._cell)  # without cells, neighbouring slots are entries of different heads
+        keys, values, lse = (self._slots(x[layer], cell) for x in (self.keys, self.out, self.lse))
+        centres = self._slots(self.centres[layer], 1)
         return Slots(
-            torch.cat([self.exact_keys[layer], keys.flatten(1, 2)], dim=1),
-            torch.cat([self.exact_values[layer], values.flatten(1, 2)], dim=1),
-            torch.nn.functional.pad(lse.flatten(1), (self.num_exact, 0)),
+            torch.cat([self.exact_keys[layer], keys, centres], dim=1),
+            torch.cat([self.exact_values[layer], values, torch.zeros_like(centres)], dim=1),
+            torch.nn.functional.pad(lse, (self.num_exact, centres.shape[1])),
         )
+
+    def _slots(self, tensor: Tensor, count: int) -> Tensor:
+        """Returns what the slots of each KV head have of a tensor [kv_heads or q_heads, entries, ...].
+
+        The slots have `count` entries of the first query head, then as many of the next, and so on. Entries that query
+        heads share are repeated.
+        """
+        of_kv_head = tensor.unflatten(0, (self.exact_keys.shape[1], -1))
+        of_q_heads = of_kv_head.repeat_interleave(self._group // of_kv_head.shape[1], dim=1)
+        return of_q_heads.unflatten(2, (-1, count)).transpose(1, 2).flatten(1, 3)
 
     def segments(self, document: HasPages, base: int, page_size: int, number: int = 1) -> list[Segment]:
         self._check_is_in(document)
         exact, slot = self.num_exact, document.lead + self.num_exact
         entries = Document(document.first_page + slot // page_size, len(self) - exact, slot % page_size)
         tokens = [Segment(Document(document.first_page, exact, document.lead), base)] if exact else []
-        return [*tokens, Segment(entries, base, memory=number + KEY_PER_HEAD)]
+        return [*tokens, Segment(entries, base, memory=number + KEY_PER_HEAD + CELL_ENTRY * self._cell)]
 
     def heads(self, layer: int) -> StateHeads:
         """Returns the entries of a layer."""
@@ -215,10 +227,11 @@ def states_bytes(heads: StateHeads) -> tuple[int, int]:
     scanned = heads.keys.numel() * itemsize
     total = scanned + (heads.out.numel() + heads.tangent.numel()) * itemsize + heads.lse.numel() * 4
     exact = (heads.exact_keys.numel() + heads.exact_values.numel()) * itemsize
-    if heads.groups.shape[1]:
-        total += heads.groups.numel() * itemsize + heads.group_of.numel() * 4
-        share = min(1.0, PROBES / heads.groups.shape[1])
-        scanned = heads.groups.numel() * itemsize + int(share * (scanned + heads.group_of.numel() * 4))
+    if cells := heads.centres.shape[1]:
+        centres = heads.centres.numel() * itemsize
+        # Query heads choose cells of their own, also where they share the keys.
+        cell = heads.out.shape[0] * heads.keys.shape[1] // cells * d * itemsize
+        total, scanned = total + centres, centres + min(cell, scanned)
     # The entry that is found: an output, a log-sum-exp and a tangent for each query head.
     found = heads.out.shape[0] * (d * itemsize * (2 if heads.tangent.shape[1] else 1) + 4)
     return total + exact, scanned + found + exact

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .kmeans import clusters_of, means, nearest, unit
+from .kmeans import clusters_of, filled_clusters_of, means, nearest, unit
 from .scores import MAX_SCORES, Scores, States, biased_states, exact_states, row_chunks
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ else:
 
 LOOKUPS = ("group", "head")
 AVERAGES = ("log", "paper")
-PROBES = 16  # the groups of entries that a two-level look-up scans
+ROOM = 1.25  # the entries that a cell has room for, divided by their mean number
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StatesOptions:
         lookup: "group": an entry has one mean query for the query heads of a KV head. "head": one for each query head.
         average: "log" or "paper".
         tangent: If True, an entry also has the gradient of its log-sum-exp by the query.
-        two_level: If True, entries are grouped, and a look-up scans the entries of the nearest groups alone.
+        two_level: If True, entries are in cells, and a look-up scans the entries of the nearest cell alone.
         seed: The seed of k-means.
     """
 
@@ -55,14 +55,16 @@ class StatesOptions:
 class StateHeads:
     """The entries of one layer.
 
+    With two levels, cell c has entries c * m to c * m + m - 1, where m is the number of entries divided by the number
+    of cells. In a cell that has fewer entries, one of them is repeated.
+
     Attributes:
         keys: The mean queries, of length 1, in the document's dtype [kv_heads or q_heads, entries, d].
         out: The outputs, in the document's dtype [q_heads, entries, d].
         lse: The log-sum-exps, float32 [q_heads, entries]. With a tangent: those of a query of zeros.
         tangent: The gradients of the log-sum-exps, in the document's dtype [q_heads, entries, d], or [q_heads, 0, d].
-        groups: The centres of groups of entries, in the document's dtype [kv_heads or q_heads, groups, d]. Without two
-            levels there are none.
-        group_of: The group of each entry, int32 [kv_heads or q_heads, entries]. Without two levels: zeros.
+        centres: The means of the keys of each cell, of length 1, in the document's dtype
+            [kv_heads or q_heads, cells, d]. Without two levels there are none.
         exact_keys: The keys of the exact tokens, [kv_heads, exact, d].
         exact_values: The values of the exact tokens, [kv_heads, exact, d].
     """
@@ -71,8 +73,7 @@ class StateHeads:
     out: Tensor
     lse: Tensor
     tangent: Tensor
-    groups: Tensor
-    group_of: Tensor
+    centres: Tensor
     exact_keys: Tensor
     exact_values: Tensor
 
@@ -88,8 +89,8 @@ def state_heads(keys: Tensor, values: Tensor, fitted: Tensor, scores: Scores, op
         scores: The scores of the layer.
         options: The arguments.
     """
-    # The groups have a generator of their own, so that both kinds of look-up have the same entries.
-    generator, of_groups = (torch.Generator().manual_seed(options.seed + i) for i in range(2))
+    # The cells have a generator of their own, so that both kinds of look-up have the same entries.
+    generator, of_cells = (torch.Generator().manual_seed(options.seed + i) for i in range(2))
     q_heads, kv_heads = fitted.shape[1], keys.shape[1]
     group, dtype = q_heads // kv_heads, keys.dtype
     found: dict[str, list[Tensor]] = {name: [] for name in StateHeads.__dataclass_fields__}
@@ -99,24 +100,26 @@ def state_heads(keys: Tensor, values: Tensor, fitted: Tensor, scores: Scores, op
         shared = None
         if options.lookup == "group":
             shared = clusters_of(unit(q).transpose(0, 1).flatten(1), options.entries, generator)
-            _add_key(found, unit(q).mean(0), shared, dtype, options, of_groups)
+            order = _add_key(found, unit(q).mean(0), shared, dtype, options, of_cells)
         for rows in q:
             cluster = clusters_of(rows, options.entries, generator) if shared is None else shared
             if shared is None:
-                _add_key(found, unit(rows), cluster, dtype, options, of_groups)
+                order = _add_key(found, unit(rows), cluster, dtype, options, of_cells)
             for name, value in _entries(rows, k, v, cluster, scores, options).items():
-                found[name].append(value if name == "lse" else value.to(dtype))
+                ordered = value[order] if len(value) else value
+                found[name].append(ordered if name == "lse" else ordered.to(dtype))
         found["exact_keys"].append(keys[: options.exact, head])
         found["exact_values"].append(values[: options.exact, head])
     return StateHeads(**{name: torch.stack(parts) for name, parts in found.items()})
 
 
-def num_groups(entries: int) -> int:
-    """Returns how many groups K entries have with two levels.
+def cells_of(entries: int) -> tuple[int, int]:
+    """Returns how many cells K entries have with two levels, and the entries of a cell.
 
-    A look-up scans C centres and PROBES * K / C entries, which is least where both are alike.
+    A look-up scans the centres and one cell, which is least where both have about as many keys.
     """
-    return min(entries, math.ceil(math.sqrt(PROBES * entries)))
+    cells = math.ceil(math.sqrt(entries))
+    return cells, math.ceil(ROOM * entries / cells)
 
 
 def _filled(cluster: Tensor, entries: int) -> Tensor:
@@ -136,16 +139,35 @@ def _add_key(
     dtype: torch.dtype,
     options: StatesOptions,
     generator: torch.Generator,
-) -> None:
+) -> Tensor:
+    """Adds the keys of entries, and the centres of their cells. Returns the entry that each place in the keys has."""
     key = unit(means(directions, cluster, options.entries))[_filled(cluster, options.entries)]
-    groups, group_of = key[:0], torch.zeros(len(key), dtype=torch.long, device=key.device)
+    order, centres = torch.arange(len(key), device=key.device), key[:0]
     if options.two_level:
-        count = num_groups(len(key))
-        group_of = clusters_of(key, count, generator)
-        groups = unit(means(key, group_of, count))
-    found["keys"].append(key.to(dtype))
-    found["groups"].append(groups.to(dtype))
-    found["group_of"].append(group_of.int())
+        cells, most = cells_of(len(key))
+        cell = filled_clusters_of(key, cells, most, generator)
+        order = _in_cells(cell, cells, most)
+        is_empty = torch.bincount(cell, minlength=cells) == 0
+        repeated = key[order.view(cells, most)[:, 0]]
+        centres = torch.where(is_empty[:, None], repeated, unit(means(key, cell, cells)))
+    found["keys"].append(key[order].to(dtype))
+    found["centres"].append(centres.to(dtype))
+    return order
+
+
+def _in_cells(cell: Tensor, cells: int, most: int) -> Tensor:
+    """Returns the entry of each place in cells of `most` places each. Places without an entry repeat one.
+
+    Args:
+        cell: The cell of each entry.
+        cells: The number of cells. A cell without entries repeats that of another one.
+        most: The places of a cell.
+    """
+    by_cell = cell.argsort(stable=True)
+    count = torch.bincount(cell, minlength=cells)
+    first = count.cumsum(0) - count
+    place = torch.arange(most, device=cell.device) % count.clamp_min(1)[:, None]
+    return by_cell[(first[:, None] + place).clamp_max(len(cell) - 1)].flatten()
 
 
 def _entries(
@@ -205,13 +227,13 @@ def looked_up(heads: StateHeads, q: Tensor, scores: Scores) -> tuple[States, Ten
 
 def _best(heads: StateHeads, at: int, q: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the cosine of each query with its entry, and the number of the entry."""
-    q, keys, groups = unit(q), heads.keys[at].float(), heads.groups[at].float()
-    if not len(groups):
+    q, keys, centres = unit(q), heads.keys[at].float(), heads.centres[at].float()
+    if not len(centres):
         return nearest(q, keys)
+    _, cell = nearest(q, centres)
     best = q.new_empty(len(q)), torch.empty(len(q), dtype=torch.long, device=q.device)
+    entry_cell = torch.arange(len(keys), device=q.device) // (len(keys) // len(centres))
     for rows in row_chunks(len(q), len(keys), MAX_SCORES):
-        probed = (q[rows] @ groups.T).topk(min(PROBES, len(groups)), dim=-1).indices
-        is_probed = torch.zeros((len(probed), len(groups)), dtype=torch.bool, device=q.device).scatter_(1, probed, True)
-        product = (q[rows] @ keys.T).masked_fill(~is_probed[:, heads.group_of[at].long()], -torch.inf)
+        product = (q[rows] @ keys.T).masked_fill(entry_cell != cell[rows, None], -torch.inf)
         torch.max(product, dim=-1, out=(best[0][rows], best[1][rows]))
     return best
