@@ -8,7 +8,7 @@ import torch
 
 from ._core import AttentionSpec
 from ._paging import bytes_of
-from ._precomputed import SlotNumbers, argument_of
+from ._precomputed import SlotLogits, argument_of
 from .errors import SpecError
 
 
@@ -19,15 +19,15 @@ def require(condition: bool, message: str) -> None:
 
 
 class Pool:
-    """Keys and values of all layers in pages, and a number beside each slot if the store keeps memories.
+    """Keys and values of all layers in pages, and a logit beside each slot if the store keeps memories.
 
     Attributes:
         budget: The given bytes.
-        page_bytes: The bytes of a page: all layers, keys, values and numbers.
+        page_bytes: The bytes of a page: all layers, keys, values and logits.
         num_pages: The pages that the budget has room for, at least one.
         device: The torch.device.
         layers: For each layer its keys and its values, each [num_pages, page_size, kv_heads, head_dim].
-        numbers: The numbers beside the slots, or None.
+        slot_logits: The logits beside the slots, or None.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Pool:
         narrow = f"{given} with a pool of 8 bits; memories are of pools in the model's own dtype"
         require(not (memories and dtype.itemsize == 1), narrow)
         page = (page_size, spec.num_kv_heads, spec.head_dim)
-        of_numbers = num_layers * page_size * spec.num_kv_heads * 4 if memories else 0
+        of_logits = num_layers * page_size * spec.num_kv_heads * 4 if memories else 0
         self.budget = bytes_of(budget)
-        self.page_bytes = num_layers * 2 * math.prod(page) * dtype.itemsize + of_numbers
+        self.page_bytes = num_layers * 2 * math.prod(page) * dtype.itemsize + of_logits
         self.num_pages = self.budget // self.page_bytes
         require(
             self.num_pages >= 1,
@@ -62,6 +62,6 @@ class Pool:
         )
         pool = torch.empty((num_layers, 2, self.num_pages, *page), dtype=dtype, device=device)
         self.layers, self.device = [layer.unbind() for layer in pool.unbind()], pool.device
-        self.numbers: SlotNumbers | None = None
+        self.slot_logits: SlotLogits | None = None
         if memories:
-            self.numbers = SlotNumbers(memories, num_layers, self.num_pages, page_size, spec, dtype, self.device)
+            self.slot_logits = SlotLogits(memories, num_layers, self.num_pages, page_size, spec, dtype, self.device)

@@ -1,4 +1,4 @@
-"""Keys and values that a document store copies instead of its caller computing them, and numbers beside its slots."""
+"""Keys and values that a document store copies instead of its caller computing them, and logits beside its slots."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class PoolShape:
 
 @dataclass(frozen=True)
 class Slots:
-    """The keys, values and numbers that a memory stores in one layer.
+    """The keys, values and logits that a memory stores in one layer.
 
     Attributes:
         keys: The keys, [kv_heads, slots, head_dim].
         values: The values, of the same shape.
-        numbers: The bias of each key, or the log-sum-exp of each entry: float32 [kv_heads, slots].
+        logits: The bias of each key, or the log-sum-exp of each entry: float32 [kv_heads, slots].
     """
 
     keys: Any
     values: Any
-    numbers: Any
+    logits: Any
 
 
 class Precomputed:
@@ -129,8 +129,8 @@ def positions_of(document: Any) -> int:
     return document.num_positions if isinstance(document, Precomputed) else len(document)
 
 
-class SlotNumbers:
-    """The numbers of all slots of a pool, which are 0 but for the slots of memories.
+class SlotLogits:
+    """A logit for each slot of a pool, which is 0 but for the slots of memories.
 
     They are the biases of keys in a store of compact memories, and the log-sum-exps of entries in one of states.
 
@@ -159,10 +159,10 @@ class SlotNumbers:
         shape = (num_layers, num_pages, spec.num_kv_heads, page_size)
         self._array = torch.zeros(shape, dtype=torch.float32, device=device)
         self.layers = self._array.unbind()
-        self._written: set[int] = set()  # the pages that may have numbers other than 0
+        self._written: set[int] = set()  # the pages that may have logits other than 0
 
     def clear(self, page_ids: Iterable[int]) -> None:
-        """Sets the numbers of pages to 0 that a memory had before. It runs when a document takes the pages."""
+        """Sets the logits of pages to 0 that a memory had before. It runs when a document takes the pages."""
         if stale := self._written.intersection(page_ids):
             self._array.index_fill_(1, torch.tensor(sorted(stale), device=self._array.device), 0)
             self._written -= stale
@@ -182,11 +182,11 @@ class SlotNumbers:
         pages = torch.tensor(page_ids, device=self._array.device)
         page_size = self._array.shape[3]
         pad = len(page_ids) * page_size - len(memory)
-        self._written.update(page_ids)  # before the copy, so that an exception in it leaves no number behind
+        self._written.update(page_ids)  # before the copy, so that an exception in it leaves no logit behind
         for layer, (keys, values) in enumerate(pools):
             stored = memory.slots(layer)
             for pool, rows in ((keys, stored.keys), (values, stored.values)):
                 slots = torch.nn.functional.pad(rows.transpose(0, 1).to(pool.device), (0, 0, 0, 0, 0, pad))
                 pool[pages] = slots.unflatten(0, (-1, page_size))
-            numbers = torch.nn.functional.pad(stored.numbers.to(pages.device), (0, pad))
-            self.layers[layer][pages] = numbers.unflatten(1, (-1, page_size)).transpose(0, 1)
+            logits = torch.nn.functional.pad(stored.logits.to(pages.device), (0, pad))
+            self.layers[layer][pages] = logits.unflatten(1, (-1, page_size)).transpose(0, 1)

@@ -105,7 +105,7 @@ class DocumentStore:
         pool = Pool(spec, num_layers, budget, page_size, dtype, device, memory_kind(memories))
         self.budget, self.page_size, self.dtype, self.device = pool.budget, page_size, dtype, pool.device
         self.page_bytes, self.num_pages = pool.page_bytes, pool.num_pages
-        self._layers, self._numbers = pool.layers, pool.numbers
+        self._layers, self._slot_logits = pool.layers, pool.slot_logits
         self._paging = Paging(self.num_pages, self.device)
         self.pages = self._paging.lists.array
         self._keys = Keys(groups, model, dtype, memories=memory_kind(memories))
@@ -134,16 +134,16 @@ class DocumentStore:
     @checked
     def key_bias(self, layer: int) -> torch.Tensor | None:
         """Returns a view of a layer's biases of keys, float32 [num_pages, kv_heads, page_size], or None."""
-        return self._numbers_of(COMPACT, layer)
+        return self._slot_logits_of(COMPACT, layer)
 
     @checked
     def entry_lse(self, layer: int) -> torch.Tensor | None:
         """Returns a view of a layer's log-sum-exps of entries, float32 [num_pages, kv_heads, page_size], or None."""
-        return self._numbers_of(STATES, layer)
+        return self._slot_logits_of(STATES, layer)
 
-    def _numbers_of(self, kind: str, layer: int) -> torch.Tensor | None:
-        numbers = self._numbers
-        return numbers.layers[layer] if numbers is not None and numbers.kind == kind else None
+    def _slot_logits_of(self, kind: str, layer: int) -> torch.Tensor | None:
+        logits = self._slot_logits
+        return logits.layers[layer] if logits is not None and logits.kind == kind else None
 
     @property
     def model_key(self) -> str:
@@ -253,9 +253,9 @@ class DocumentStore:
             StoreError: The document is not being filled, or it was acquired with another memory or another salt.
         """
         document._require_state(self._monitor, "fill", State.FILLING)
-        if not self._numbers or self._keys.key_of(memory, salt, "") != (document.key, document.num_tokens):
+        if not self._slot_logits or self._keys.key_of(memory, salt, "") != (document.key, document.num_tokens):
             raise StoreError(f"cannot fill {document._name}: it was acquired with another memory or another salt")
-        self._numbers.write(self._layers, document.page_ids, memory)
+        self._slot_logits.write(self._layers, document.page_ids, memory)
         document.has_entries = memory.kind == STATES
 
     @checked
@@ -542,8 +542,8 @@ class DocumentStore:
         needed, _ = pages_and_tokens([num_tokens], self.page_size)
         self._make_room(needed, num_tokens)
         first_page, page_ids = self._paging.take(needed)
-        if self._numbers is not None:
-            self._numbers.clear(page_ids)
+        if self._slot_logits is not None:
+            self._slot_logits.clear(page_ids)
         return num_tokens, needed * self.page_bytes, first_page, page_ids
 
     def _evictable(self) -> Iterator[Document]:

@@ -24,8 +24,8 @@ def readable(memory: Precomputed, store: DocumentStore, mode: str, recovery: Rec
         SpecError: The store keeps none of its kind, the kernels have no such look-up, the mode or the recovery serves
             none, or the document's own keys and values would take no more pages.
     """
-    numbers = store.entry_lse(0) if memory.kind == STATES else store.key_bias(0)
-    if numbers is None:
+    slot_logits = store.entry_lse(0) if memory.kind == STATES else store.key_bias(0)
+    if slot_logits is None:
         raise SpecError(
             f'documents has a memory of kind "{memory.kind}"; make the engine with '
             f"attach(..., {argument_of(memory.kind)})"
