@@ -13,9 +13,11 @@ from lazyrope.bench.timer import Memory
 from tests.support.bench import ARCH, SMALL, FakeTimer, in_emulator
 from tools.bench import command
 from tools.bench.limits import AIM, Limit, MeanLimit, count_unmet, evaluate, evaluate_mean, limit_text, mean_text
+from tools.bench.memories import memories
 from tools.bench.peers import PAGED, PEERS
 from tools.bench.rows import Bench
 from tools.bench.shapes import Shape
+from tools.bench.states import states
 from tools.bench.tables import TABLE_LIMITS, TABLES
 
 
@@ -251,8 +253,8 @@ class TestRows:
 
     def test_a_row_of_a_memory_measures_the_prefix_beside_it(self, capsys):
         """Peers compute the prefix."""
-        rows = {(row.peers_at["context"], row.batch, row.stored > 0): row for row in TABLES["memories"]}
-        assert len(rows) == len(TABLES["memories"]) == 22
+        rows = {(row.peers_at["context"], row.batch, row.stored > 0): row for row in memories()}
+        assert len(rows) == len(memories()) == 22
         assert {key for key, row in rows.items() if row.limits} == {(8192, 1, True), (8192, 64, False)}
         assert set(rows[8192, 32, True].variants) == {"exact", "exact_cascade", "compact_256"}
         small = {"batch": 2, "heads": (4, 2), "head_dim": 64, "rope": "neox"}
@@ -267,7 +269,7 @@ class TestRows:
         assert "key_bias True" in (text := capsys.readouterr().out) and "in place of 64" in text
 
     def test_a_row_of_states_looks_up_beside_exact_attention(self, capsys):
-        first, limited = (next(s for s in TABLES["states"] if bool(s.limits) == has) for has in (False, True))
+        first, limited = (next(s for s in states() if bool(s.limits) == has) for has in (False, True))
         assert limited.context == 8192 and limited.kv_bytes == 8192 * 8 * 128 * 2
         exact = {"exact": {"options": {}, "context": 48, "doc_tokens": 48}}
         small = {"heads": (4, 2), "head_dim": 64, "rope": "neox", "variants": exact, "limits": limited.limits}
@@ -286,6 +288,19 @@ class TestRows:
         assert set(row["own"]) == {"exact"}
         assert row["limits"][0]["bound_us"] == pytest.approx(row["own"]["exact"] / 1.2)
         assert "states True" in capsys.readouterr().out
+
+    def test_a_row_of_two_levels_looks_up_beside_one_of_one_level(self, capsys):
+        rows = [row for row in states() if row.cell]
+        assert [(row.batch, row.context, row.cell) for row in rows[2:4]] == [(1, 128 * 129, 128), (8, 128 * 129, 128)]
+        assert rows[2].kv_bytes == (128 + 4 * 128) * 8 * 128 * 2
+        small = {"heads": (4, 2), "head_dim": 64, "rope": "neox"}
+        flat = {"context": 64, "doc_tokens": 64, "options": {"states": True}, "cell": 0}
+        shape = replace(rows[0], context=72, doc_tokens=72, cell=8, variants={"flat": flat}, **small)
+        bench_ = emulated()
+        assert LazyAttention(shape, bench_).metadata["segments"].memory.tolist() == [1 + 16 * 8]
+        row = command.measured(shape, bench_)
+        assert set(row["own"]) == {"flat"} and row["cell"] == 8
+        assert "documents of 72 in cells of 8" in capsys.readouterr().out
 
     def test_a_planner_row_has_its_floor_and_segments(self, monkeypatch, capsys):
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)

@@ -1,4 +1,4 @@
-"""The rows of ``python -m tools.bench memories``: memories in place of a long prefix, beside the prefix itself.
+"""Rows of ``python -m tools.bench memories``: compact memories in place of a long prefix, beside the prefix itself.
 
 A compact memory is read like a document of as many tokens as it has slots, with a bias for each key. The prefix is one
 document of the batch's requests, or each request has a prefix of its own.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import lazyrope
+from lazyrope._batch import CELL_ENTRY
 from lazyrope.bench import shapes as user
 from lazyrope.bench.shapes import TORCH_PEERS
 from lazyrope.bench.timer import Memory
@@ -44,6 +45,7 @@ class Shape(user.Shape):
     family: str | None = None  # family of the kernels, if it is not the newest that the GPU has
     config: Overrides = field(default_factory=dict, hash=False)  # changes of the default KernelConfig
     group: str | None = None  # rows of one group are evaluated together
+    cell: int = 0  # the entries of a cell, if attention states are in cells
     options: Overrides = field(default_factory=dict, hash=False)  # further fields of the spec
     variants: dict[str, Overrides] = field(default_factory=dict, hash=False)  # changes of the row's own kernel
     peers_at: Overrides = field(default_factory=dict, hash=False)  # changes of the step that peers compute
@@ -72,7 +74,17 @@ class Shape(user.Shape):
         return self.variant({"peers": self.peers, **self.peers_at})
 
     def about(self) -> dict[str, Any]:
-        names = ("pools_apart", "ragged", "doc_between", "first_context", "first_tokens", "family", "group", "peers_at")
+        names = (
+            "pools_apart",
+            "ragged",
+            "doc_between",
+            "first_context",
+            "first_tokens",
+            "family",
+            "group",
+            "peers_at",
+            "cell",
+        )
         non_default = {name: getattr(self, name) for name in names}
         return {**super().about(), **{name: value for name, value in non_default.items() if value}, **self.options}
 
@@ -103,9 +115,20 @@ class Shape(user.Shape):
         return sum(context if window is None else min(context, window) for context in self.contexts)
 
     @property
+    def memory_code(self) -> int:
+        return super().memory_code + CELL_ENTRY * self.cell
+
+    @property
     def kv_bytes(self) -> int:
-        # A look-up reads all keys of a memory and few of its values.
-        return super().kv_bytes // (2 if "states" in self.options else 1)
+        if "states" not in self.options:
+            return super().kv_bytes
+        keys = super().kv_bytes // 2  # a look-up reads few values of a memory
+        if not self.cell:
+            return keys
+        # With cells it reads the centres, and a cell for each query row.
+        cells = self.context // (self.cell + 1)
+        rows = self.query_tokens * self.heads[0] // self.heads[1]
+        return keys // self.context * min(self.context, cells + rows * self.cell)
 
     def keys_seen(self, context: int, tokens: int, query: int) -> int:
         seen = super().keys_seen(context, tokens, query)

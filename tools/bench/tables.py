@@ -25,8 +25,7 @@ TABLES = {
     "shared": shared(),
     "mass": mass(),
     "bias": bias(),
-    "memories": memories(),
-    "states": states(),
+    "memories": [*memories(), *states()],
     "all": [of_user(shape) for shape in user.TABLES["all"]],
 }
 

@@ -32,6 +32,7 @@ def shape_text(row: Row) -> str:
     scores = "".join(f", {name} {row[name]}" for name in SCORES if name in row)
     documents = f"documents of {lengths_text(row)}"
     first = f", {row['first_tokens']} of the first" if "first_tokens" in row else ""
+    documents += f" in cells of {row['cell']}" if "cell" in row else ""
     documents += f", {row['distinct_tokens']} distinct tokens" if "distinct_tokens" in row else ""
     documents += f", in place of {row['peers_at']['context']}" if "peers_at" in row else ""
     family = f", family {row['family']}" if "family" in row else ""

@@ -68,7 +68,7 @@ class Requests:
             start=bench.ints([0] * len(documents)),
             length=bench.ints(documents),
             first_page=bench.ints([first_page[i] for i in shape.document_ids]),
-            memory=bench.ints([1] * len(documents)) if self.kernel.spec.states else None,
+            memory=bench.ints([shape.memory_code] * len(documents)) if self.kernel.spec.states else None,
         )
         self.metadata: dict[str, Any] = {
             "q_indptr": bench.ints(list(accumulate(tokens, initial=0))),

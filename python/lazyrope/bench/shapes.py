@@ -64,6 +64,11 @@ class Shape:
         )
 
     @property
+    def memory_code(self) -> int:
+        """What ``Segments.memory`` has for each document, in specs with states."""
+        return 1
+
+    @property
     def kernel_key(self) -> str:
         """A text that two shapes share if they run the same kernels."""
         return repr(self.spec())
