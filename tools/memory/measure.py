@@ -47,8 +47,10 @@ COMPACT = {"compact keys 64": 68, "compact keys 256": 260, "compact keys 768": 7
 STATES: dict[str, dict[str, Any]] = {
     "states, K = 256, as in the paper": {"budget": 256, "exact": 0, "lookup": "head", "average": "paper"},
     "states, K = 256 + sinks, mean of l, tangent": {"budget": 256, "lookup": "head", "tangent": True},
+    "states, K = 256 + sinks, mean of l": {"budget": 256, "lookup": "head"},
     "states, K = 380 + sinks, a key a group": {"budget": 380},
     "states, K = 512 + sinks, a key a group": {"budget": 512},
+    "states, K = 512 + sinks, a key a group, two levels": {"budget": 512, "two_level": True},
 }
 
 
