@@ -1,5 +1,6 @@
 // wgmma, and other Hopper instructions that a warp or a warpgroup executes together.
 #include "runtime/emulator/machine.h"
+#include "runtime/emulator/matrix.h"
 
 namespace lazyrope {
 namespace {
