@@ -168,7 +168,7 @@ def memories_in_cells(lengths: list[int], tokens: int, **setting: object) -> Cal
 
 def memories(lengths: list[int], tokens: int, share: float, **setting: object) -> Callable[[], Case]:
     """Makes a request some of whose documents are memories of attention states."""
-    return lambda: states.with_memories(documents(lengths, tokens, states=True, **setting)(), 3, share)
+    return lambda: states.with_memories(documents(lengths, tokens, states=True, **setting)(), 3, share, cell_share=0)
 
 
 def uneven_requests() -> Case:
@@ -274,7 +274,7 @@ TRIALS = [
     # Each of the emulator's four CTAs takes several work tiles that are not split.
     Trial(
         "hopper states of requests",
-        lambda: states.with_memories(requests_of_one_document(8, states=True, kv_heads=2), 3, 1.0),
+        lambda: states.with_memories(requests_of_one_document(8, states=True, kv_heads=2), 3, 1.0, cell_share=0),
         HOPPER_DECODE,
         PREFILL,
     ),

@@ -107,6 +107,8 @@ def _is_clear(scores: torch.Tensor) -> torch.Tensor:
 
 def _random_cell(rng: random.Random, length: int, share: float) -> int:
     """Returns the entries of a cell for a segment of so many slots: 0, or one that fits them, with a centre a cell."""
+    if share == 0:
+        return 0
     fitting = [m for m in range(1, length) if length % (m + 1) == 0]
     return rng.choice(fitting) if fitting and rng.random() < share else 0
 

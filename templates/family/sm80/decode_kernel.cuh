@@ -43,6 +43,8 @@
 // | store_pages()            |             |          |                                           |
 // | rotate_queries()         | 32 lanes    | the warp | rotated queries                           |
 // | rotate_if_raw()          | 32 lanes    | the warp | rotated keys                              |
+// | look_up_cells()          | 32 lanes    | the warp | rotated queries, until they have been     |
+// |                          |             |          | read                                      |
 // | finish(), row tile 0     | 32 lanes    | the warp | the last tiles, before results replace    |
 // |                          |             |          | them                                      |
 // | finish(), other row      | all threads | the CTA  | staged rows, until they have been read    |
@@ -179,8 +181,8 @@ class Sm80Decode {
     if constexpr (Product::kScaled) key_scale_ = key_scale(params_.pool, kv_head());
     if constexpr (Spec::kHasKeyBias) {
       static_assert(KeyBiases::kBytes == kLayout.key_bias_bytes);
-      key_biases_.begin(memory_ + (kLayout.key_biases + warp_index() * KeyBiases::kBytes),
-                        params_.key_bias, kv_head());
+      key_biases_.prepare(memory_ + (kLayout.key_biases + warp_index() * KeyBiases::kBytes),
+                          params_.key_bias, kv_head());
     }
     const Table table = this->table();
     Ring ring = this->ring(0);
@@ -269,6 +271,14 @@ class Sm80Decode {
     int32 base = 0;
   };
 
+  // Returns a tile of a block of entries, and issues a later one.
+  LAZYROPE_DEVICE SharedPtr next_tile(const Table& table, Ring& ring, Pages& pages,
+                                      int32 tile) const {
+    ring.wait();
+    issue(table, ring, pages, tile + kTiles - 1);
+    return ring.take();
+  }
+
   // Compares the scores of a block of entries, whose two tiles are keys, with the best of each row.
   LAZYROPE_DEVICE void scan_block(const Table& table, Ring& ring, Pages& pages, int32 block,
                                   const Queries& queries) const {
@@ -276,10 +286,9 @@ class Sm80Decode {
     const int32 code = table.memory_code(block);
 #pragma unroll 1
     for (int32 half = 0; half < 2; ++half) {
-      ring.wait();
-      issue(table, ring, pages, 2 * block + half + kTiles - 1);
+      const SharedPtr tile = next_tile(table, ring, pages, 2 * block + half);
       float scores[kRowTiles][kKeyTiles][4];
-      Product::multiply_query_key(scores, queries, keys(ring.take()));
+      Product::multiply_query_key(scores, queries, keys(tile));
       const int32 first_column = half * kKeys;
       scan_entries<Spec::kGroupSize>(
           scores, entry_of(entries(warp_index()), memory_index(code)),
@@ -291,10 +300,13 @@ class Sm80Decode {
     }
   }
 
-  // Looks up the entries of a segment with cells. Nothing needs the two tiles of its block.
+  // Looks up the entries of a segment with cells. Nothing needs the two tiles of its block, so the
+  // next copies are issued first.
   LAZYROPE_DEVICE void look_up_cells(const Table& table, Ring& ring, Pages& pages,
                                      int32 block) const {
     using LookUp = CellLookUp<Spec, QueryTile>;
+#pragma unroll 1
+    for (int32 half = 0; half < 2; ++half) next_tile(table, ring, pages, 2 * block + half);
     const int32 code = table.memory_code(block);
     const CellSlots slots = cell_slots(params_.step, table.info(block).position, code);
     const LookUp look_up(params_, slots, code, kv_head(), {0, 1});
@@ -306,12 +318,7 @@ class Sm80Decode {
           {queries(), row, count, work_tile().rows().first_row + row}, [](LaneEntries&) {});
       LookUp::template store<kRowEntryBytes>(found, best + row * kRowEntryBytes, count);
     }
-#pragma unroll 1
-    for (int32 half = 0; half < 2; ++half) {
-      ring.wait();
-      issue(table, ring, pages, 2 * block + half + kTiles - 1);
-      ring.take();
-    }
+    bar_warp_sync();  // all lanes have read the queries
   }
 
   // These return the address of the lane's fragments of a tile.

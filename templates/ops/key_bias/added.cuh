@@ -64,9 +64,9 @@ class KeyBiasRing {
  public:
   static constexpr int kBytes = kBlocks * kBlockBytes;
 
-  // Begins a work tile of a KV head. The addresses of the lane stay in registers: computed again
-  // for each block, they would take more instructions than the biases.
-  LAZYROPE_DEVICE void begin(SharedPtr memory, const KeyBias& bias, int32 kv_head) {
+  // Prepares for a work tile of a KV head. The addresses of the lane stay in registers: computed
+  // again for each block, they would take more instructions than the biases.
+  LAZYROPE_DEVICE void prepare(SharedPtr memory, const KeyBias& bias, int32 kv_head) {
     to_ = memory + lane_index() * 16;
     from_ = memory + RowLanes::first_column() * kBiasBytes;
     lane_chunk_ = static_cast<uint32>(kv_head) * bias.head_chunks +
