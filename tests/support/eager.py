@@ -32,7 +32,7 @@ def attention_with_lse(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _request(case: Case, request: Request, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    no_lse = torch.full(q.shape[:2], -torch.inf)
+    no_lse = torch.full(q.shape[:2], -torch.inf, device=q.device)
     if len(q) == 0 or sum(s.length for s in request.slices) == 0:
         sinks = case.call_arguments.get("sinks")
         return torch.zeros_like(q), no_lse if sinks is None else sinks.expand(q.shape[:2]).float()
