@@ -28,7 +28,7 @@ BLOCK_COST = 8
 SEGMENT_COST = 2
 MIN_SHARE_COST = BLOCK_COST + SEGMENT_COST + 2
 WORK_TILE_BYTES = 160 << 10
-MOST_ONE_BLOCK_SPLITS = 32  # of a unit; a longer one has splits of at least two blocks
+MOST_ONE_BLOCK_SPLITS = 32  # A unit of more blocks has splits of at least two.
 MOST_TILES = 64  # query tiles of a step whose units are cut into equal splits
 
 

@@ -7,7 +7,8 @@
 //
 // All lanes of a warp take part. Each lane holds two tiles and tries an L of its own. The
 // beginnings of the tiles' splits then replace the prefix sums of costs, which are the warp's own
-// where a step has few tiles (sum_of_few()).
+// where a step has few tiles (sum_of_few()). No lane reads these sums at the same time: the CTA has
+// synchronized after other schedules have read them (CtaScan).
 #pragma once
 
 #include "ops/lanes.cuh"
@@ -47,7 +48,6 @@ class EqualSplits {
     const bool is_near = static_cast<int64>(length * shares) * of_blocks <=
                          static_cast<int64>(limit) * totals.blocks;
     if (!is_near || (is_cut && !may_cut)) return false;
-    bar_warp_sync();  // all lanes have read the costs
     splits_per_group_ = store_few_sums(allowed_splits(blocks[0], rcp(length)),
                                        allowed_splits(blocks[1], rcp(length)), begin(), num_tiles);
     search_step_ = search_step<kGroupLanes>(num_tiles);

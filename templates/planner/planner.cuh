@@ -58,8 +58,7 @@
 // | QueueSchedule::sort() | all threads        | the CTA   | the sorted order                     |
 // | read()                | 32 lanes           | the warp  | a tile's record, until all lanes     |
 // |                       |                    |           | have read it                         |
-// | store_few_sums(),     | 32 lanes           | the warp  | the warp's sums                      |
-// | EqualSplits::cut()    |                    |           |                                      |
+// | store_few_sums()      | 32 lanes           | the warp  | the warp's sums                      |
 #pragma once
 
 #include "planner/queue.cuh"

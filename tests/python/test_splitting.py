@@ -32,7 +32,9 @@ def divided(build):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("phase", ["decode", "mixed"])
 @pytest.mark.parametrize(
-    "divides", [{"heads_per_work_tile": 4}, {"min_split_blocks": 1}, {"fixed_split_blocks": 1}], ids=str
+    "divides",
+    [{"heads_per_work_tile": 4}, {"min_split_blocks": 1}, {"fixed_split_blocks": 1}, {"equal_splits": False}],
+    ids=str,
 )
 def test_any_division_of_work_agrees_with_fp64(divided, device, divides, phase, pytestconfig):
     setting = Setting(phase=phase, kv_heads=4, head_dim=64)

@@ -13,7 +13,7 @@ namespace lazyrope {
 
 // The tiles of a step whose shares are short.
 struct EqualSplitsInput {
-  std::vector<int> blocks;  // of each tile
+  std::vector<int> blocks;  // blocks of each tile
   std::int64_t group_cost;
   int num_groups;
   int shares;  // shares of equal cost that the step could have
