@@ -242,6 +242,7 @@ TRIALS = [
     Trial("hopper, long rows without rope", documents([40], 70, kv_heads=1, head_dim=192, rope="none"), DECODE, HOPPER),
     Trial("hopper, long rows with late maxima", lambda: late_maxima([5, 70, 40, 30], 70, head_dim=192), DECODE, HOPPER),
     Trial("hopper, many work tiles of long rows", documents([48, 64], 256, kv_heads=2, head_dim=192), DECODE, HOPPER),
+    Trial("hopper, padded rows", documents([40, 300, 70], 150, kv_heads=2, head_dim=72), DECODE, HOPPER),
     Trial("hopper, fixed splits", documents([512], 40, kv_heads=2), DECODE, HOPPER, fixed_split_blocks=1),
     Trial("hopper decode", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_DECODE, HOPPER),
     Trial("hopper decode of two heads", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_PAIRS, HOPPER),
