@@ -25,14 +25,14 @@ struct ChunkPairing {
 
   // Tells whether two units of the pairing can be joined.
   LAZYROPE_DEVICE static constexpr bool exists() {
-    if (Pairing::kPairs != kRun || Pairing::kUnits % 2 != 0) return false;
-    for (int32 i = 0; i < 4 * kUnits; ++i) {
+    bool are_chunks = Pairing::kPairs == kRun && Pairing::kUnits % 2 == 0 && kUnits > 0;
+    for (int32 i = 0; are_chunks && i < 4 * kUnits; ++i) {
       const int32 run = run_of(i / 2, i % 2);
       const int32 in_first = run_of(i / 2 % 2, i % 2);  // the same run of the first unit
       const int32 chunk = in_first / 2 == run_a(0) ? run_a(i / 4) : run_b(i / 4);
-      if (run != 2 * chunk + in_first % 2) return false;
+      are_chunks = run == 2 * chunk + in_first % 2;
     }
-    return kUnits > 0;
+    return are_chunks;
   }
 
  private:
