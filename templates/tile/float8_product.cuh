@@ -166,9 +166,8 @@ struct Float8Product {
     const int32 lane = lane_index();
     uint32 bytes[kChunks][4];
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+    for (int c = 0; c < kChunks; ++c)
       ldmatrix_x4_trans(bytes[c], Tile::chunk(values, warp * 32 + lane, c));
-    }
     sync();
     const uint32 order[2] = {lane < 16 ? 0x6420u : 0x7531u, lane < 16 ? 0x7531u : 0x6420u};
     const int32 row = lane / 4 * 2 + lane / 16;  // the row of the first store

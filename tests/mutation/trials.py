@@ -194,7 +194,7 @@ PREFILL, PREFILL_FP8 = shape(2, 1, 32, 32, 2), shape(2, 1, 16, 32, 3)
 # The block tables of these kernels wrap around soon, because a window has only 4 blocks.
 LONG_DECODE, LONG_PREFILL = shape(1, 2, 16, 128, 2), shape(2, 1, 16, 128, 2, 16)
 HOPPER, LONG_HOPPER = (shape(8, 1, 16, keys, 2, family="sm90a") for keys in (64, 128))
-FLOAT8 = {"kv_dtype": "float8_e4m3fn", "compute": "float8"}
+FLOAT8 = {"kv_dtype": "float8_e4m3fn", "compute": "float8", "rope": "partial neox"}
 HOPPER_DECODE, HOPPER_PAIRS = (shape(1, 4, 16, 16, 2, family="sm90a", heads=heads) for heads in (1, 2))
 
 TRIALS = [

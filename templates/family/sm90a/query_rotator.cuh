@@ -269,9 +269,10 @@ class QueryRotator {
   LAZYROPE_DEVICE void rotate_and_quantize(SharedPtr rotated, const Rotation& rotation,
                                            int32 document, int32 stage) const {
     const SharedPtr scales = memory_.query_scales(stage);
-    if (!Memory::kRotatesAllColumns && document < Memory::kRotatedStages)
+    if (!Memory::kRotatesAllColumns && document < Memory::kRotatedStages) {
       quantizer().template quantize<false>(rotated, scales);
-    bar_warp_sync();
+      bar_warp_sync();  // the rotated columns replace those that were stored now
+    }
     quantizer().rotate(rotated, scales, rotation);
   }
   LAZYROPE_DEVICE Quantizer quantizer() const {
