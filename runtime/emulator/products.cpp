@@ -1,7 +1,12 @@
 #include "runtime/emulator/products.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <vector>
 
 #include "runtime/emulator/matrix.h"
 
@@ -51,6 +56,69 @@ MatrixA from_registers(const WarpProduct& product) {
   return a;
 }
 
+// The exponent that the tensor cores take for an element of 8 bits; that of zero is less than all.
+constexpr int kExponentOfZero = -1000;
+
+int exponent_of(double value, int least) {
+  return value == 0 ? kExponentOfZero : std::max(least, std::ilogb(value));
+}
+
+// A sum of products of 8 bits and an accumulator, as Hopper's tensor cores compute it: each term is
+// truncated to kFraction bits below the greatest exponent of all terms, and so is the sum below its
+// own exponent. The recordings of wgmma_e4m3_* on an H200 have these bits.
+class TruncatedSum {
+ public:
+  void start(double accumulator) {
+    accumulator_ = accumulator;
+    exponent_ = exponent_of(accumulator, std::numeric_limits<float>::min_exponent);
+  }
+  void see(int exponent) { exponent_ = std::max(exponent_, exponent); }
+  void align() {
+    scale_ = exponent_ > kExponentOfZero ? std::ldexp(1.0, kFraction - exponent_) : 1.0;
+    sum_ = static_cast<std::int64_t>(accumulator_ * scale_);
+  }
+  void add(double product) { sum_ += static_cast<std::int64_t>(product * scale_); }
+  double result() const {
+    const double sum = static_cast<double>(sum_) / scale_;
+    if (sum_ == 0) return 0;
+    const double unit = std::ldexp(1.0, std::ilogb(sum) - kFraction);
+    return std::trunc(sum / unit) * unit;
+  }
+
+ private:
+  static constexpr int kFraction = 13;
+  double accumulator_ = 0, scale_ = 1;
+  int exponent_ = 0;
+  std::int64_t sum_ = 0;
+};
+
+// Adds products of 8 bits to d [kRows, columns]. `b` is [depth, columns].
+void add_truncated(const MatrixA& a, const std::vector<double>& b, std::vector<double>& d) {
+  constexpr int kLeast = -6;  // of a normal number of e4m3
+  const std::size_t depth = depth_of(EmulatedElement::kE4m3), columns = d.size() / kRows;
+  std::vector<int> of_b(b.size());
+  std::ranges::transform(b, of_b.begin(), [](double v) { return exponent_of(v, kLeast); });
+  std::array<int, kMaxDepth> of_a;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    std::ranges::transform(a[row], of_a.begin(), [](double v) { return exponent_of(v, kLeast); });
+    for (std::size_t column = 0; column < columns; ++column) {
+      double& total = d[row * columns + column];
+      double plain = total;
+      TruncatedSum sum;
+      sum.start(total);
+      for (std::size_t k = 0; k < depth; ++k) {
+        sum.see(of_a[k] + of_b[k * columns + column]);
+        plain += a[row][k] * b[k * columns + column];
+      }
+      total = plain;
+      if (!std::isfinite(plain)) continue;
+      sum.align();
+      for (std::size_t k = 0; k < depth; ++k) sum.add(a[row][k] * b[k * columns + column]);
+      total = sum.result();
+    }
+  }
+}
+
 }  // namespace
 
 void multiply(const WarpProduct& product, const std::byte* shared) {
@@ -75,10 +143,13 @@ void multiply(const WarpProduct& product, const std::byte* shared) {
   };
   if (given.accumulate)
     for_d([](float in_register, double& in_matrix) { in_matrix = in_register; });
-  for (std::size_t row = 0; row < kRows; ++row)
-    for (std::size_t k = 0; k < depth; ++k)
-      for (std::size_t column = 0; column < columns; ++column)
-        d[row * columns + column] += a[row][k] * b[k * columns + column];
+  if (given.element == EmulatedElement::kE4m3)
+    add_truncated(a, b, d);
+  else
+    for (std::size_t row = 0; row < kRows; ++row)
+      for (std::size_t k = 0; k < depth; ++k)
+        for (std::size_t column = 0; column < columns; ++column)
+          d[row * columns + column] += a[row][k] * b[k * columns + column];
   for_d([](float& in_register, double in_matrix) { in_register = static_cast<float>(in_matrix); });
 }
 

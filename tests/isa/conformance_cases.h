@@ -41,8 +41,6 @@ struct ConformanceCase {
   std::function<Words(Generator&)> input;
   Rule rule = same_bits();
   std::optional<CaseTensor> tensor = {};
-  // No GPU has recorded the case yet. The flag goes when record_isa has made the recording.
-  bool awaits_recording = false;
 };
 
 const std::vector<ConformanceKernel>& conformance_kernels();
