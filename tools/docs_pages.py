@@ -21,11 +21,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tabulate import tabulate
 
 from tools import breadth_table, decode_table, prefill_table
-from tools.comparison import PEERS, span, thousands
+from tools.comparison import PEERS, span, thousands, verdict
 from tools.memory.tables import summary
 from tools.memory.texts import PEOPLE
 from tools.rag import tables
 from tools.rag.tables import Table
+from tools.rows_table import name_of, rows_table
 from tools.vllm_bench import report
 from tools.vllm_bench.cells import Cell, cells
 
@@ -258,6 +259,50 @@ def memory(data: dict[str, Any] | None) -> dict[str, Any]:
     return {"tables": tables_of, "seeds": seeds, "about": data, "people": PEOPLE}
 
 
+# The kept runs that have one table, with the titles of the times that are measured beside each row.
+KEPT_TABLES: dict[str, tuple[str, dict[str, str]]] = {
+    "decode_documents": ("decode_documents", {"plain": "one document, us", "equal_cost": "cut by cost, us"}),
+    "prefill_shapes": (
+        "prefill_shapes",
+        {
+            "sm80": "family sm80, us",
+            "pool_16": "16-bit pool, us",
+            "from_pool": "not packed, us",
+            "dtype": "16-bit products, us",
+        },
+    ),
+    "memory_times": (
+        "memories",
+        {
+            "exact": "exact, us",
+            "exact_cascade": "exact, read once, us",
+            "compact_256": "compact 256, us",
+            "flat": "flat, us",
+        },
+    ),
+}
+
+
+def kept_tables() -> dict[str, Any]:
+    """Returns the kept runs of KEPT_TABLES with their tables, and the figures of memories that the text names."""
+    found: dict[str, Any] = {}
+    for name, (file, own) in KEPT_TABLES.items():
+        data = kept(file)
+        found |= {name: data, f"{name}_table": rows_table(data["rows"], own) if data else None}
+    bias, speed, times = kept("bias"), kept("memory_speed"), found["memory_times"]
+    gains = [row["us"] / row["own"]["exact"] for row in times["rows"][:2]] if times else [0.0, 0.0]
+    lines = [
+        f"| {name_of(row)} | {tables.digits(row['us'])} | {tables.digits(row['own']['without'])} | {verdict(row)} |"
+        for row in (bias["rows"] if bias else [])
+    ]
+    return found | {
+        "bias": bias,
+        "bias_lines": lines,
+        "memory_speed": speed,
+        "memory_gains": {"alone": f"{gains[0]:.2f}", "each": f"{gains[1]:.2f}"},
+    }
+
+
 def kept(name: str) -> dict[str, Any] | None:
     """Returns a result that may not have been measured yet, or None."""
     file = RESULTS / f"{name}.json"
@@ -345,6 +390,7 @@ def values() -> dict[str, Any]:
         "rag": rag(data["rag"]),
         "recovery": recovery(kept("quality"), kept("ttft")),
         "memory": memory(kept("memory")),
+        **kept_tables(),
         "vllm": vllm(data["vllm"]),
     }
 

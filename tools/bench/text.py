@@ -7,7 +7,7 @@ from lazyrope.bench.rows import Row
 # Options of the spec that a row may have.
 SCORES = (
     *("window", "chunk", "softcap", "sinks", "temperature", "key_form", "batch_invariant"),
-    *("cascade", "packed_prefill", "page_mass", "key_bias", "states", "compute", "compute"),
+    *("cascade", "packed_prefill", "page_mass", "key_bias", "states", "compute"),
 )
 
 

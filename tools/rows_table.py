@@ -1,0 +1,40 @@
+"""One table for rows of any kind of ``python -m tools.bench``: a line for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tools.bench.text import shape_text
+from tools.comparison import PEERS, verdict
+from tools.rag.tables import Table, digits
+
+Row = dict[str, Any]
+DEFAULTS = (", full", ", llama3", ", pages of 16", ", cascade False")
+
+
+def name_of(row: Row) -> str:
+    """Returns the row's text in the bench, without what most rows have."""
+    text = " ".join(shape_text(row).split())
+    for default in DEFAULTS:
+        text = text.replace(default, "")
+    return text
+
+
+def rows_table(rows: Sequence[Row], own: dict[str, str], name: Callable[[Row], str] = name_of) -> Table:
+    """Returns a table of the rows' times.
+
+    Args:
+        rows: Rows of a kept run.
+        own: The titles of times measured with the row, by their names.
+        name: The text of a row.
+    """
+    has_targets = any(row["limits"] for row in rows)
+    head = ["step", "us", *own.values(), "fastest other kernel, us", *(["target"] if has_targets else [])]
+    lines = []
+    for row in rows:
+        others = [digits(row["own"][each]) if each in row["own"] else "" for each in own]
+        fastest = min(row["peers"].items(), key=lambda peer: peer[1], default=None)
+        peer = f"{digits(fastest[1])}: {PEERS[fastest[0]]}" if fastest else ""
+        lines.append([name(row), digits(row["us"]), *others, peer, *([verdict(row)] if has_targets else [])])
+    return Table(head, lines)
