@@ -25,7 +25,7 @@ def rows_table(rows: Sequence[Row], own: dict[str, str], name: Callable[[Row], s
     """Returns a table of the rows' times.
 
     Args:
-        rows: Rows of a kept run.
+        rows: Rows of a run in tests/gpu/results.
         own: The titles of times measured with the row, by their names.
         name: The text of a row.
     """

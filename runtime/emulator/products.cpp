@@ -94,7 +94,7 @@ class TruncatedSum {
 
 // Adds products of 8 bits to d [kRows, columns]. `b` is [depth, columns].
 void add_truncated(const MatrixA& a, const std::vector<double>& b, std::vector<double>& d) {
-  constexpr int kLeast = -6;  // of a normal number of e4m3
+  constexpr int kLeast = -6;  // the least exponent of a normal number of e4m3
   const std::size_t depth = depth_of(EmulatedElement::kE4m3), columns = d.size() / kRows;
   std::vector<int> of_b(b.size());
   std::ranges::transform(b, of_b.begin(), [](double v) { return exponent_of(v, kLeast); });
