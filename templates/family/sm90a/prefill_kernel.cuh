@@ -85,8 +85,13 @@ class Sm90aPrefill {
   // The registers of each thread of a consumer and of a producer. A warpgroup waits forever if all
   // warps together ask for more registers than the launch has, kLaunchRegisters for each thread.
   static constexpr bool kHasRotators = !Memory::kConsumersRotate;
-  static constexpr int kConsumerRegisters = kHasRotators ? 192 : 224;
-  static constexpr int kProducerRegisters = kHasRotators ? 64 : 56;
+  // With products of 8 bits and one of these options, a consumer needs more than 192 registers.
+  // Rotators need fewer than with a pool whose elements they widen.
+  static constexpr bool kNeedsRegisters = Memory::kFloat8 && (requires {
+                                            Spec::Mask::kHidesFirstKeys;
+                                          } || Spec::kHasKeyBias || Spec::kMeasuresPageMass);
+  static constexpr int kConsumerRegisters = !kHasRotators ? 224 : kNeedsRegisters ? 200 : 192;
+  static constexpr int kProducerRegisters = !kHasRotators || kNeedsRegisters ? 56 : 64;
   static constexpr int kWarps = Memory::kProducerWarps + Memory::kConsumerWarps;
   static constexpr int kLaunchRegisters = 65536 / (kWarps * kWarpThreads) / 8 * 8;
   static_assert(kConsumerRegisters * Memory::kConsumerWarps +

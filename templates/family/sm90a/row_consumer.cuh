@@ -58,7 +58,9 @@ class RowConsumer {
   // again. At head_dim 128 one instance of its code, a fifteenth of the kernel, serves both. At
   // other head dims one instance is slower: by 1% at 64. With longer rows ptxas would then keep the
   // operands' descriptors in the lanes' registers, and copy them for each product.
-  static constexpr bool kStepsBeforeLoop = kHeadDim != 128;
+  // With products of 8 bits, two instances that also store page masses would spill registers.
+  static constexpr bool kStepsBeforeLoop =
+      kHeadDim != 128 && !(Product::kFloat8 && Spec::kMeasuresPageMass);
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
   static_assert(!kFinishesLate || kAdvancesDuringMma);
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
