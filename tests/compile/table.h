@@ -94,6 +94,28 @@ inline std::vector<TableRow> table_rows() {
       {"kv_dtype=float8_e4m3fn", [](KernelSpec& spec) { spec.kv_dtype = Dtype::kFp8E4m3; }},
       {"kv_dtype=float8_e5m2", [](KernelSpec& spec) { spec.kv_dtype = Dtype::kFp8E5m2; }},
       {"compute=float8", use_float8},
+      // Options with which consumers of products of 8 bits have more registers.
+      {"compute=float8 mask=sliding_window",
+       [](KernelSpec& spec) {
+         use_float8(spec);
+         use_mask(spec, "sliding_window");
+       }},
+      {"compute=float8 page_mass",
+       [](KernelSpec& spec) {
+         use_float8(spec);
+         spec.page_mass = true;
+       }},
+      {"compute=float8 key_bias",
+       [](KernelSpec& spec) {
+         use_float8(spec);
+         spec.key_bias = true;
+       }},
+      {"compute=float8 all at once",
+       [](KernelSpec& spec) {
+         use_all_at_once(spec);
+         use_float8(spec);
+         spec.page_mass = true;
+       }},
       {"all at once", use_all_at_once},
   };
   rows.insert(rows.end(), others.begin(), others.end());
