@@ -1,4 +1,4 @@
-"""Products of 8 bits in prefill of family sm90a (AttentionSpec.compute), in the emulator."""
+"""Products of 8 bits in prefill of family sm90a (AttentionSpec.compute), on a GPU of sm_90a or in the emulator."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import lazyrope
 import pytest
 import torch
 
+from tests.conftest import HAS_GPU
 from tests.support import checks
 from tests.support.cases import ROPES, Setting, documents_case, random_case
 from tests.support.float8 import check_case
 
-ARCH = "emu:sm_90a"
-pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="this build has no emulator")
+ARCH = "sm_90a" if HAS_GPU else "emu:sm_90a"
+DEVICE = "cuda" if HAS_GPU else "cpu"
+pytestmark = [
+    pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="this build has no emulator"),
+    pytest.mark.skipif(
+        HAS_GPU and torch.cuda.get_device_capability() != (9, 0), reason="only Hopper has kernels of 8-bit products"
+    ),
+]
 
 SMALL = Setting(head_dim=128, kv_heads=1, kv_dtype="float8_e4m3fn", compute="float8", phase="prefill")
 FACTORS = {
@@ -57,7 +64,7 @@ def test_random_steps_agree_with_fp64(seed):
     """Documents are ragged and end inside pages whose other slots are NaN. The emulator searches some for races."""
     setting = random_setting(seed)
     with lazyrope.emulator.options(seed=seed, races=seed % 3 == 0):
-        check_case(random_case(setting, seed, "cpu"), build(setting))
+        check_case(random_case(setting, seed, DEVICE), build(setting))
 
 
 def test_the_settings_cover_every_value():
@@ -70,7 +77,7 @@ def test_the_settings_cover_every_value():
 def test_documents_of_several_blocks_agree_with_fp64(head_dim, races):
     with lazyrope.emulator.options(races=races):
         setting = replace(SMALL, head_dim=head_dim)
-        check_case(documents_case(setting, [300, 70, 17, 5, 260], 40, "cpu"), build(setting))
+        check_case(documents_case(setting, [300, 70, 17, 5, 260], 40, DEVICE), build(setting))
 
 
 @pytest.mark.sample(2)
@@ -79,7 +86,7 @@ def test_documents_of_several_blocks_agree_with_fp64(head_dim, races):
 def test_totals_of_many_blocks_agree_with_fp64(head_dim, factor):
     """After every eighth block the accumulators are added to totals. Great scores raise the maxima between."""
     setting = replace(SMALL, head_dim=head_dim)
-    case = documents_case(setting, [2300, 70, 900], 40, "cpu")
+    case = documents_case(setting, [2300, 70, 900], 40, DEVICE)
     case.q *= factor
     check_case(case, build(setting))
 
@@ -91,7 +98,7 @@ def test_totals_of_many_blocks_agree_with_fp64(head_dim, factor):
 def test_scores_far_above_the_first_ones_agree_with_fp64(factor, dtype, head_dim, races):
     """Only the first scores of a row are searched for its maximum; weights of later ones exceed the range of 8 bits."""
     setting = replace(SMALL, head_dim=head_dim, dtype=dtype)
-    case = documents_case(setting, [5, 300, 300, 130], 40, "cpu")
+    case = documents_case(setting, [5, 300, 300, 130], 40, DEVICE)
     case.q.mul_(factor)
     with lazyrope.emulator.options(races=races):
         check_case(case, build(setting))
@@ -103,14 +110,14 @@ def test_scores_far_above_the_first_ones_agree_with_fp64(factor, dtype, head_dim
 def test_several_work_tiles_of_a_cta_agree_with_fp64(tokens, races):
     setting = replace(SMALL, kv_heads=2)
     with lazyrope.emulator.options(races=races):
-        check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
+        check_case(documents_case(setting, [260, 100], tokens, DEVICE), build(setting))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_the_error_is_that_of_8_bits(head_dim):
     """The tolerance of 16-bit products does not hold, so the products have 8 bits."""
     setting = replace(SMALL, head_dim=head_dim)
-    case = documents_case(setting, [300, 70], 40, "cpu")
+    case = documents_case(setting, [300, 70], 40, DEVICE)
     with_16_bits = replace(setting, compute="dtype")
     with pytest.raises(AssertionError, match="error"):
         checks.check_case(replace(case, spec=with_16_bits.spec()), build(setting))
@@ -120,12 +127,12 @@ def test_the_error_is_that_of_8_bits(head_dim):
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_decode_has_products_of_the_dtype(head_dim):
     setting = replace(SMALL, head_dim=head_dim, phase="decode")
-    checks.check_case(documents_case(setting, [300, 70], 2, "cpu"), build(setting))
+    checks.check_case(documents_case(setting, [300, 70], 2, DEVICE), build(setting))
 
 
 def test_the_only_key_of_a_row_gives_its_value_exactly():
     setting = replace(SMALL, mask="causal")
-    case = documents_case(setting, [200], 40, "cpu")
+    case = documents_case(setting, [200], 40, DEVICE)
     case.metadata["q_position"][:] = 0
     kernel = build(setting)
     out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.call_arguments)
@@ -135,7 +142,7 @@ def test_the_only_key_of_a_row_gives_its_value_exactly():
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_rows_with_an_infinity_or_nan_are_nan_alone(value):
-    case = documents_case(SMALL, [200], 40, "cpu")
+    case = documents_case(SMALL, [200], 40, DEVICE)
     case.q[3, 2, 5] = value
     kernel = build(SMALL)
     out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.call_arguments)
@@ -165,14 +172,14 @@ def test_specs_without_such_products_are_refused(monkeypatch, change, message):
         replace(SMALL, **change).spec()
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100", "emu:sm_80"])
+@pytest.mark.parametrize("arch", [arch for arch in ("sm_80", "sm_100", "emu:sm_80") if arch in lazyrope.archs()])
 def test_other_archs_are_refused(arch):
     with pytest.raises(lazyrope.SpecError, match=f'compute = "float8" on {arch}; products of 8 bits need a GPU of'):
         lazyrope.configs(SMALL.spec(), arch)
 
 
 def test_a_config_of_family_sm80_is_refused():
-    config = lazyrope.configs(replace(SMALL, compute="dtype").spec(), "emu:sm_80")[0]
+    config = lazyrope.configs(replace(SMALL, compute="dtype").spec(), "sm_80")[0]
     with pytest.raises(lazyrope.SpecError, match=r"prefill.family = sm80 with compute = \"float8\""):
         lazyrope.compile(SMALL.spec(), arch=ARCH, config=config)
 
@@ -180,4 +187,4 @@ def test_a_config_of_family_sm80_is_refused():
 @pytest.mark.parametrize("option", [{"page_mass": True}, {"key_bias": True}, {"batch_invariant": True}])
 def test_other_options_agree_with_fp64(option):
     setting = replace(SMALL, **option)
-    check_case(documents_case(setting, [300, 70], 40, "cpu"), build(setting))
+    check_case(documents_case(setting, [300, 70], 40, DEVICE), build(setting))
