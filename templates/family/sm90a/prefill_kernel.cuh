@@ -87,11 +87,13 @@ class Sm90aPrefill {
   static constexpr bool kHasRotators = !Memory::kConsumersRotate;
   // With products of 8 bits and one of these options, a consumer needs more than 192 registers.
   // Rotators need fewer than with a pool whose elements they widen.
-  static constexpr bool kNeedsRegisters = Memory::kFloat8 && (requires {
-                                            Spec::Mask::kHidesFirstKeys;
-                                          } || Spec::kHasKeyBias || Spec::kMeasuresPageMass);
-  static constexpr int kConsumerRegisters = !kHasRotators ? 224 : kNeedsRegisters ? 200 : 192;
-  static constexpr int kProducerRegisters = !kHasRotators || kNeedsRegisters ? 56 : 64;
+  // This is a function, because each constant takes a word of the kernel's constant memory.
+  static constexpr bool needs_registers() {
+    return Memory::kFloat8 && (requires { typename Spec::Mask::HidesFirstKeys; } ||
+                               Spec::kHasKeyBias || Spec::kMeasuresPageMass);
+  }
+  static constexpr int kConsumerRegisters = !kHasRotators ? 224 : needs_registers() ? 200 : 192;
+  static constexpr int kProducerRegisters = !kHasRotators || needs_registers() ? 56 : 64;
   static constexpr int kWarps = Memory::kProducerWarps + Memory::kConsumerWarps;
   static constexpr int kLaunchRegisters = 65536 / (kWarps * kWarpThreads) / 8 * 8;
   static_assert(kConsumerRegisters * Memory::kConsumerWarps +

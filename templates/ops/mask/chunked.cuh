@@ -8,7 +8,7 @@ namespace lazyrope {
 
 template <int kChunk>
 struct Mask {
-  static constexpr bool kHidesFirstKeys = true;
+  using HidesFirstKeys = void;
   // A query that begins a chunk sees one key, and an earlier query may see more.
   static constexpr bool kRestarts = true;
 

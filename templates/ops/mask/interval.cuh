@@ -2,7 +2,7 @@
 // a Mask, with the parameters of its row in the registry. A query sees the logical positions from
 // first_key(query) to last_key(query). Neither decreases with the query's position. A Mask has
 // kRestarts if the number of keys that a query sees may fall from one position to the next. It has
-// kHidesFirstKeys if queries do not see all keys before them.
+// the type HidesFirstKeys if queries do not see all keys before them.
 #pragma once
 
 #include "isa/launch.cuh"

@@ -7,7 +7,7 @@ namespace lazyrope {
 
 template <int kWindow>
 struct Mask {
-  static constexpr bool kHidesFirstKeys = true;
+  using HidesFirstKeys = void;
 
   LAZYROPE_DEVICE static int32 first_key(int32 query) {
     return query < kFirstPosition + kWindow ? kFirstPosition : query - kWindow + 1;
