@@ -60,6 +60,7 @@ class CallerInputs {
   LAZYROPE_DEVICE CallerInputs(const PlanParams& params, int32 cta, int32 num_ctas,
                                const SharedCounts* counts)
       : in_(params.inputs),
+        mask_base_(in_.mask_base == nullptr ? in_.base : in_.mask_base),
         first_runs_(params.first_runs),
         step_(params.step),
         page_size_(params.page_size),
@@ -88,9 +89,8 @@ class CallerInputs {
 
   template <bool kHasStates>
   LAZYROPE_DEVICE CallerSegment segment(int32 i) const {
-    const int32 base = ld_global_nc(in_.base + i);
-    return {base,
-            in_.mask_base == nullptr ? base : ld_global_nc(in_.mask_base + i),
+    return {ld_global_nc(in_.base + i),
+            ld_global_nc(mask_base_ + i),
             ld_global_nc(in_.start + i),
             ld_global_nc(in_.length + i),
             in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i),
@@ -187,6 +187,9 @@ class CallerInputs {
   }
 
   const StepInputs& in_;
+  // The bases if the caller gives no mask bases. A choice between the loaded values would wait for
+  // the load of the base before the loads of the next segment.
+  const int32* mask_base_;
   const int32* first_runs_;  // kernels of attention states have the memory codes of segments here
   const StepView& step_;
   const Divisor& page_size_;
