@@ -271,7 +271,7 @@ constexpr Sm90aPrefillShape kSm90aPrefillShapes[] = {
     {.head_dim = 128, .allows_softcap = true, .prefill = {.block_n = 64, .stages = 4}},
     // Blocks of 128 keys and three stages fill shared memory.
     {.head_dim = 96, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 3}},
-    // These four rows were not measured. They have as many stages as fit.
+    // These four rows have as many stages as fit. Other shapes were not measured.
     {.head_dim = 72, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 2}},
     {.head_dim = 80, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 4}},
     {.head_dim = 112, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 2}},
@@ -283,7 +283,8 @@ constexpr Sm90aPrefillShape kSm90aPrefillShapes[] = {
 };
 
 // Prefill with products of 8 bits. A block of keys and one of values take half the bytes, but the
-// totals of family/sm90a/row_totals.cuh take room, too. These rows were not measured.
+// totals of family/sm90a/row_totals.cuh take room, too. Rows of head_dim 64 and 96 were not
+// measured.
 constexpr Sm90aPrefillShape kFloat8PrefillShapes[] = {
     // Blocks of 128 keys, of which each of four warps transposes 32.
     {.head_dim = 64, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 4}},

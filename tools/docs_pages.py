@@ -235,13 +235,14 @@ def _quality_cells(row: dict[str, Any] | None) -> list[str]:
 def vllm(data: dict[str, Any]) -> dict[str, Any]:
     """Returns the text of the measured cells of ``python -m tools.vllm_bench``, and how many cells there are."""
     about = {name: data[name] for name in ("gpu", "driver", "date", "commit", "command")}
+    loads = [row for row in data["rows"] if "warm_s" in row]
     return {
         "text": report.text(data["rows"], is_complete=False),
         "measured": len({row["cell"] for row in data["rows"]}),
         "cells": len(cells()),
         "least": {
             which: {
-                name: f"{min(row[name] for row in data['rows'] if 'warm_s' in row and ('trials' in row) == tried):.0f}"
+                name: f"{min((row[name] for row in loads if ('trials' in row) == tried), default=0):.0f}"
                 for name in ("warm_s", "seconds")
             }
             for which, tried in (("tried", True), ("others", False))

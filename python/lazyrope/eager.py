@@ -5,9 +5,10 @@
     out, lse = kernel(q, k_pool, v_pool, step)
 
 It serves machines without a GPU, and checks results of the kernels. Scores, softmax and sums are computed in float32,
-and results are rounded once. Pools of 8 bits may have scales. A step is made from device tensors or from a
-:class:`lazyrope.Batch`, whose ``pages`` must be a tensor of PyTorch. On the CPU, a batch needs a build with the
-emulator. Planning reads metadata back to the host, so a captured CUDA graph cannot serve other requests.
+and results are rounded once, also with ``compute="float8"``. Pools of 8 bits may have scales. A step is made from
+device tensors or from a :class:`lazyrope.Batch`, whose ``pages`` must be a tensor of PyTorch. On the CPU, a batch needs
+a build with the emulator. Planning reads metadata back to the host, so a captured CUDA graph cannot serve other
+requests.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class TruncatedSum {
  public:
   void start(double accumulator) {
     accumulator_ = accumulator;
-    exponent_ = exponent_of(accumulator, std::numeric_limits<float>::min_exponent);
+    exponent_ = exponent_of(accumulator, std::numeric_limits<float>::min_exponent - 1);
   }
   void see(int exponent) { exponent_ = std::max(exponent_, exponent); }
   void align() {

@@ -51,6 +51,13 @@ void check_segment(std::size_t r, std::size_t s, const Segment& segment) {
                                  kLargestInt32));
   };
   check_memory(r, s, segment.memory, length_of(segment));
+  if (has_cells(segment.memory) &&
+      (segment.start != 0 || length_of(segment) != document.num_tokens))
+    refuse_segment(
+        r, s,
+        fmt::format("memory = {} has cells; it must be the whole document, without start "
+                    "and length",
+                    segment.memory));
   check_last("base", segment.base);
   if (segment.mask_base) check_last("mask_base", *segment.mask_base);
 }

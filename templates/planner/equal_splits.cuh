@@ -82,7 +82,7 @@ class EqualSplits {
   // L may be this much before lanes try only every second length, and so on.
   static constexpr int32 kLengthsTried = 64;
 
-  // The splits of all tiles if none has more blocks than the lane's L, and all blocks.
+  // Totals are the splits of all tiles if none has more blocks than the lane's L, and all blocks.
   struct Totals {
     int32 splits;
     int32 blocks;

@@ -42,7 +42,8 @@ constexpr int32 min_share_cost(int32 min_split_blocks) {
 // kShareTolerance. Tiles cost about the same if their total differs from that of as many copies of
 // the first by at most this part.
 inline constexpr int32 kShareTolerance = 16;
-// Greatest number of splits of a step's only tile. To combine more would take longer.
+// Greatest number of splits of a step's only tile, and with equal splits of each unit that has more
+// blocks. To combine more would take longer.
 inline constexpr int32 kMaxSingleTileSplits = 32;
 
 // Round-robin. The costliest CTA may exceed the average by one part in 2^bits. In tile-major order

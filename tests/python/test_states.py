@@ -267,6 +267,10 @@ def test_mistakes_are_refused(build, device):
         lazyrope.batch([lazyrope.Request(0, [segment])], case.metadata["pages"])
     with pytest.raises(lazyrope.SpecError, match=why):
         replace(case, metadata=case.metadata | {"memory": wrong}).plan(eager.compile(setting.spec()))
+    for part in ({"length": 16}, {"start": 16}):
+        segment = lazyrope.Segment(lazyrope.Document(0, 32), 0, memory=memory, **part)
+        with pytest.raises(lazyrope.SpecError, match=f"memory = {memory} has cells; it must be the whole document"):
+            lazyrope.batch([lazyrope.Request(0, [segment])], case.metadata["pages"])
 
 
 @pytest.mark.parametrize(

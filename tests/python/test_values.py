@@ -29,6 +29,10 @@ def specs() -> list[lazyrope.AttentionSpec]:
         {"rope": rope.none(), "temperature": lazyrope.QueryTemperature(beta=0.1, interval=8192, offset=1)},
         {"rope": rope.neox(), "kv_dtype": "float8_e4m3fn", "batch_invariant": True},
         {"rope": rope.neox(), "query_form": "rotated", "append_form": "raw"},
+        {"rope": rope.neox(), "kv_dtype": "float8_e4m3fn", "compute": "float8"},
+        {"rope": rope.neox(), "key_bias": True, "page_mass": True},
+        {"rope": rope.neox(), "states": True, "cascade": True},
+        {"rope": rope.neox(), "packed_prefill": True},
     ]
     return [lazyrope.AttentionSpec(**TINY, **others) for others in given]
 

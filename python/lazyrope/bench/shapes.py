@@ -65,7 +65,7 @@ class Shape:
 
     @property
     def memory_code(self) -> int:
-        """What ``Segments.memory`` has for each document, in specs with states."""
+        """The number that ``Segments.memory`` has for each document, in specs with states."""
         return 1
 
     @property

@@ -1,6 +1,6 @@
-// The second level of the sums of value products.
+// Totals are the second level of the sums of value products.
 //
-// The tensor cores add products of 8 bits to an accumulator with about 14 bits of precision, so an
+// The tensor cores add products of 8 bits to an accumulator with 13 bits after the point, so an
 // accumulator over many keys loses small terms (flash-attention issue 2250). Here an accumulator
 // has the products of kBlocks blocks. It is then added in fp32 to totals in shared memory, because
 // registers do not suffice for both.
@@ -22,7 +22,7 @@ class RowTotals {
 
  public:
   static constexpr int32 kBlocks = 8;
-  // The bytes of a warpgroup.
+  // The totals of a warpgroup take this many bytes.
   static constexpr int32 kBytes = kFours * kFourBytes;
 
   // `memory` is the warpgroup's, and `thread` the thread's index in it.
