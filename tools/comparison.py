@@ -38,6 +38,7 @@ OWN = {
     "decoding": "decode alone",
     "chunk": "the chunk alone",
     "from_pool": "keys that are not packed",
+    "dtype": "products of 16 bits",
     "pool_16": "a pool of 16 bits",
     "sm80": "family sm80",
 }

@@ -30,8 +30,10 @@ def specs() -> list[lazyrope.AttentionSpec]:
         {"rope": rope.neox(), "kv_dtype": "float8_e4m3fn", "batch_invariant": True},
         {"rope": rope.neox(), "query_form": "rotated", "append_form": "raw"},
         {"rope": rope.neox(), "kv_dtype": "float8_e4m3fn", "compute": "float8"},
-        {"rope": rope.neox(), "key_bias": True, "page_mass": True},
-        {"rope": rope.neox(), "states": True, "cascade": True},
+        {"rope": rope.neox(), "key_bias": True},
+        {"rope": rope.neox(), "page_mass": True},
+        {"rope": rope.neox(), "states": True},
+        {"rope": rope.neox(), "cascade": True},
         {"rope": rope.neox(), "packed_prefill": True},
     ]
     return [lazyrope.AttentionSpec(**TINY, **others) for others in given]

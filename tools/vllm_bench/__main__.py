@@ -81,7 +81,7 @@ class Results:
         about = {
             name: latest.get(name) for name in ("gpu", "driver", "date", "commit", "vllm", "model_runner", "command")
         }
-        about["commit"] = ", ".join(dict.fromkeys(row["commit"] for row in self.rows)) or None
+        about["commit"] = ", ".join(dict.fromkeys(row["commit"] for row in self.rows if row.get("commit"))) or None
         result = about | {"rows": self.rows, "limits": report.limits(self.rows)}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         part = self._file.with_suffix(".part")
