@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tools.bench.text import shape_text
@@ -21,20 +21,22 @@ def name_of(row: Row) -> str:
     return text
 
 
-def rows_table(rows: Sequence[Row], own: dict[str, str], name: Callable[[Row], str] = name_of) -> Table:
+def rows_table(rows: Sequence[Row], own: dict[str, str]) -> Table:
     """Returns a table of the rows' times.
 
     Args:
         rows: Rows of a run in tests/gpu/results.
         own: The titles of times measured with the row, by their names.
-        name: The text of a row.
     """
     has_targets = any(row["limits"] for row in rows)
-    head = ["step", "us", *own.values(), "fastest other kernel, us", *(["target"] if has_targets else [])]
+    has_peers = any(row["peers"] for row in rows)
+    optional = [("fastest other kernel, us", has_peers), ("target", has_targets)]
+    head = ["step", "us", *own.values(), *(title for title, is_shown in optional if is_shown)]
     lines = []
     for row in rows:
         others = [digits(row["own"][each]) if each in row["own"] else "" for each in own]
         fastest = min(row["peers"].items(), key=lambda peer: peer[1], default=None)
         peer = f"{digits(fastest[1])}: {PEERS[fastest[0]]}" if fastest else ""
-        lines.append([name(row), digits(row["us"]), *others, peer, *([verdict(row)] if has_targets else [])])
+        last = [*([peer] if has_peers else []), *([verdict(row)] if has_targets else [])]
+        lines.append([name_of(row), digits(row["us"]), *others, *last])
     return Table(head, lines)

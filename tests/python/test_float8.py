@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import HAS_GPU
-from tests.support import checks
+from tests.support import checks, hopper
 from tests.support.cases import ROPES, Setting, documents_case, random_case
 from tests.support.float8 import check_case
 
@@ -24,20 +24,7 @@ pytestmark = [
 ]
 
 SMALL = Setting(head_dim=128, kv_heads=1, kv_dtype="float8_e4m3fn", compute="float8", phase="prefill")
-FACTORS = {
-    "head_dim": (64, 96, 128),
-    "group": (1, 3, 4, 8),
-    "dtype": ("bfloat16", "float16"),
-    "page_size": (16, 32, 64),
-    "layout": ("NHD", "HND"),
-    "query_form": ("raw", "rotated"),
-    "rope": ("none", "neox", "gptj", "llama3", "yarn", "partial neox", "attention factor"),
-    "phase": ("chunk", "prefill", "mixed"),
-    "mask": ("causal", "full", "sliding_window", "chunked"),
-    "kv_heads": (1, 2, 3),
-    "scores": ("plain", "scale", "softcap", "sinks", "temperature"),
-    "batch_invariant": (False, True),
-}
+FACTORS = hopper.FACTORS | {"head_dim": (64, 96, 128), "group": (1, 3, 4, 8)}
 
 
 OFFSET = 3  # with it the settings of SEEDS cover every value

@@ -15,24 +15,10 @@ import torch
 from tests.support.cases import EXTREME_POSITIONS, ROPES, Case, Setting, case_at, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.document_fixture import DocumentFixture, in_order
+from tests.support.hopper import FACTORS
 
 ARCH = "emu:sm_90a"
 pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="this build has no emulator")
-
-FACTORS = {
-    "head_dim": (64, 72, 80, 96, 112, 128, 160, 192, 256),
-    "group": (1, 3, 4, 8, 16),
-    "dtype": ("bfloat16", "float16"),
-    "page_size": (16, 32, 64),
-    "layout": ("NHD", "HND"),
-    "query_form": ("raw", "rotated"),
-    "rope": ("none", "neox", "gptj", "llama3", "yarn", "partial neox", "attention factor"),
-    "phase": ("chunk", "prefill", "mixed"),
-    "mask": ("causal", "full", "sliding_window", "chunked"),
-    "kv_heads": (1, 2, 3),
-    "scores": ("plain", "scale", "softcap", "sinks", "temperature"),
-    "batch_invariant": (False, True),
-}
 
 
 def random_setting(seed: int) -> Setting:

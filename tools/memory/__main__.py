@@ -1,4 +1,4 @@
-"""What memories of a document cost in a real model's output: python -m tools.memory [--seeds N] [--json FILE].
+"""The program measures what memories of a document cost in a real model's output: python -m tools.memory.
 
 SmolLM2-135M-Instruct reads a document, and its attention over the document is replaced in all layers by each kind of
 memory. Texts are templated examples ("ICL") and code. The program needs the packages of tools/requirements/rag*.txt,
