@@ -34,7 +34,7 @@ rag: build $(VENV)/.rag  ## a real model answers from documents: checks and time
 
 # Ten texts take about an hour of one core. A run completes the file: it skips the texts that the file has.
 memory: build $(VENV)/.rag  ## the cost of memories of a document in a real model's output: tables of five seeds
-	$(python) -m tools.memory --json tests/gpu/results/memory.json
+	$(python) -m tools.memory --json $(BUILD)/memory.json
 
 # C++ and Python tests run at the same time. The Python tests have two processes, because one leaves a core idle half of
 # the time.

@@ -85,6 +85,13 @@ def expected(engine: Engine, memories: Sequence[Any], prompt: list[int], model: 
     return logits_after(model, prompt, positions, [over(layer) for layer in range(2)])
 
 
+def assert_reads(engine: Engine, memories: Sequence[Any], prompt: list[int]) -> torch.Tensor:
+    """Checks the engine's logits of a prompt after memories, and returns the exact ones."""
+    exact = expected(engine, memories, prompt, as_dtype(copy.deepcopy(engine.model), torch.float32))
+    assert_near(scored(engine, prompt, memories), exact, expected(engine, memories, prompt))
+    return exact
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -100,9 +107,8 @@ def expected(engine: Engine, memories: Sequence[Any], prompt: list[int], model: 
 def test_a_memory_is_read_as_its_states(engine, texts, arguments):
     """The engine's logits are those of a model whose attention sees the memory's states in place of the document."""
     found = built(engine, texts, **arguments)
+    wanted = assert_reads(engine, [found], texts["prompt"])
     exact = scored(engine, texts["prompt"], [texts["document"]]).float()
-    wanted = expected(engine, [found], texts["prompt"])
-    assert_near(scored(engine, texts["prompt"], [found]), wanted, wanted.to(DTYPE))
     assert (wanted - exact).norm() > 1e-2 * exact.norm()
     assert_nothing_is_held(engine)
 
@@ -110,8 +116,7 @@ def test_a_memory_is_read_as_its_states(engine, texts, arguments):
 def test_a_request_reads_several_memories(engine, states, texts):
     """Each has a look-up of its own, and what follows a memory has the positions after its document."""
     memories = [states, built(engine, texts, "second", budget=24), states]
-    wanted = expected(engine, memories, texts["prompt"])
-    assert_near(scored(engine, texts["prompt"], memories), wanted, wanted.to(DTYPE))
+    assert_reads(engine, memories, texts["prompt"])
 
 
 def test_memories_and_documents_come_in_any_order(engine, states, texts):

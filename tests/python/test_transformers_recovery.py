@@ -261,6 +261,7 @@ def test_a_document_that_is_given_up_leaves_the_jobs_that_do_not_see_it(model):
     assert_nothing_is_held(engine)
 
 
+@needs_float32
 def test_a_document_that_is_given_up_behind_one_that_is_still_filled_is_noticed(model):
     """Otherwise a later request adopts the job of an overlay that reads pages which have other tokens by then."""
     level = {"recovery": "first_page", "overlay_tokens": 16}

@@ -152,7 +152,7 @@ def _attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     out = memory_call.attend(module.layer_idx, query[0], key[0], value[0])
-    return out.transpose(0, 1)[None].contiguous(), None
+    return out.transpose(0, 1)[None].contiguous().to(query.dtype), None
 
 
 AttentionInterface.register(NAME, _attention)
