@@ -125,22 +125,12 @@ KernelConfig config_of(const Sm80Row& row, const KernelSpec& spec, const Arch& a
   return with_fixed_splits(config, spec);
 }
 
-// Returns the error that validate_tiles() throws for a config, or "" if its tiles are legal.
-std::string validation_error(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
-  try {
-    validate_tiles(config, spec, arch);
-    return "";
-  } catch (const SpecError& error) {
-    return error.what();
-  }
-}
-
 // Returns the reason why an arch cannot have the config of a row, or "" if it can.
 std::string rejection_reason(const Sm80Row& row, const KernelSpec& spec, const Arch& arch) {
   if (const int needed = row.shared_kib_per_sm * 1024; needed > arch.shared_per_sm)
     return fmt::format("its smallest config is for SMs with {} bytes of shared memory; {} has {}",
                        needed, arch.name, arch.shared_per_sm);
-  return validation_error(config_of(row, spec, arch), spec, arch);
+  return tile_error(config_of(row, spec, arch), spec, arch);
 }
 
 std::vector<Sm80Row> rows_of(int head_dim) {
@@ -165,7 +155,7 @@ KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const
     changed.*row.tile = row.config;
     if (row.tile == &KernelConfig::decode) changed.min_split_blocks = 1;  // fastest on an H200
     changed = with_fixed_splits(changed, spec);
-    if (has_legal_tiles(changed, spec, arch)) config = changed;
+    if (tile_error(changed, spec, arch).empty()) config = changed;
   }
   return config;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "codegen/kernel_config.h"
@@ -30,9 +31,9 @@ std::vector<Sm80Row> sm80_rows();
 // preferred.
 std::vector<Sm90aRow> sm90a_rows();
 
-// Does what validate() does, except that a spec of 8-bit products may have a prefill tile without
-// them: a config takes its tiles of family sm90a one by one (config_selection.cpp).
-void validate_tiles(const KernelConfig& config, const KernelSpec& spec, const Arch& arch);
-bool has_legal_tiles(const KernelConfig& config, const KernelSpec& spec, const Arch& arch);
+// Returns the text of the error that validate() throws, or "" if it throws none. Unlike validate(),
+// it accepts a prefill tile without products of 8 bits for a spec that has them: a config takes its
+// tiles of family sm90a one by one (config_selection.cpp).
+std::string tile_error(const KernelConfig& config, const KernelSpec& spec, const Arch& arch);
 
 }  // namespace lazyrope

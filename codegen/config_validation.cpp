@@ -180,10 +180,6 @@ class TileConfigCheck {
   bool float8_;
 };
 
-}  // namespace
-
-std::vector<int> float8_head_dims() { return sm90a_head_dims(/*is_prefill=*/true, 1); }
-
 void validate_tiles(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
   for (const auto& [name, attend] :
        {std::pair{"decode", config.decode}, {"prefill", config.prefill}}) {
@@ -215,17 +211,21 @@ void validate_tiles(const KernelConfig& config, const KernelSpec& spec, const Ar
         "kernel config: fixed_split_blocks = 0; with batch_invariant it must be at least 1");
 }
 
+}  // namespace
+
+std::vector<int> float8_head_dims() { return sm90a_head_dims(/*is_prefill=*/true, 1); }
+
 void validate(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
   validate_tiles(config, spec, arch);
   check_compute(config.prefill, spec);
 }
 
-bool has_legal_tiles(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
+std::string tile_error(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
   try {
     validate_tiles(config, spec, arch);
-    return true;
-  } catch (const SpecError&) {
-    return false;
+    return "";
+  } catch (const SpecError& error) {
+    return error.what();
   }
 }
 
