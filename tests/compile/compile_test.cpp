@@ -175,7 +175,7 @@ std::set<Value> values_of(const std::vector<Setting>& settings) {
 // half of its sample, because it has the kernels of both families, and sm_80 more than the others.
 // Each of them has the most values that the ones before it do not have.
 std::vector<Setting> thinned(std::vector<Setting> settings, const Arch& arch) {
-  const std::size_t step = arch.name == "sm_90a" ? 2 : arch.name == "sm_80" ? 3 : 9;
+  const std::size_t step = arch.name == "sm_90a" ? 2 : arch.name == "sm_80" ? 5 : 18;
   const std::size_t count = (settings.size() + step - 1) / step;
   std::vector<Setting> result;
   while (result.size() < count) {

@@ -56,6 +56,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_random_steps_with_scratch_agree_with_fp64(name, pytestconfig):
     """The scratch suffices exactly. Slots that no request sees are NaN, in the pool and in the scratch's tails."""
