@@ -92,6 +92,7 @@ def assert_reads(engine: Engine, memories: Sequence[Any], prompt: list[int]) -> 
     return exact
 
 
+@pytest.mark.skipif(HAS_GPU, reason="rounding to bfloat16 changes which entry is nearest; test_states.py runs there")
 @pytest.mark.parametrize(
     "arguments",
     [
