@@ -22,6 +22,7 @@ from tabulate import tabulate
 
 from tools import breadth_table, decode_table, prefill_table
 from tools.comparison import PEERS, span, thousands
+from tools.float8_table import float8_tables
 from tools.memory.tables import summary
 from tools.memory.texts import PEOPLE
 from tools.rag import tables
@@ -293,7 +294,9 @@ def kept_tables() -> dict[str, Any]:
         found |= {name: data, f"{name}_table": rows_table(data["rows"], own) if data else None}
     times = found["memory_times"]
     gains = [row["us"] / row["own"]["exact"] for row in times["rows"][:2]] if times else [0.0, 0.0]
+    float8 = kept("float8_accuracy")
     return found | {
+        "float8": float8 and {"about": float8, "tables": float8_tables(float8)},
         "memory_speed": kept("memory_speed"),
         "memory_gains": {"alone": f"{gains[0]:.2f}", "each": f"{gains[1]:.2f}"},
     }

@@ -19,9 +19,9 @@ from unittest.mock import patch
 import lazyrope
 import torch
 from lazyrope import eager
-from tabulate import tabulate
 from tqdm import tqdm
 
+from tools.float8_table import float8_tables
 from tools.rag import fidelity, texts
 from tools.rag.environment import environment
 from tools.rag.model import CACHE, load_smollm2
@@ -118,7 +118,7 @@ def needle(tokens: int, rows: int, arch: str | None = None) -> list[dict[str, An
                 "products": products,
                 "weight": float(given.mean()),
                 "exact": float(exact.mean()),
-                "off": off,
+                "deviation": off,
             }
         )
     return found
@@ -188,9 +188,8 @@ def main() -> None:
     data["needle"] = [row for tokens in CONTEXTS for row in needle(tokens, options.rows)]
     if not options.no_model:
         data["model"] = model_rows((1, 2, 4, 8), repeat=3)
-    for name in ("random", "needle", "model"):
-        if name in data:
-            print(tabulate(data[name], headers="keys", tablefmt="github", floatfmt=".4g"), end="\n\n")
+    for table in float8_tables(data).values():
+        print(table.text(), end="\n\n")
     if options.json:
         options.json.write_text(json.dumps(data, indent=1) + "\n")
 
