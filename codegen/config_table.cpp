@@ -272,7 +272,7 @@ constexpr Sm90aPrefillShape kSm90aPrefillShapes[] = {
     // Blocks of 128 keys and three stages fill shared memory.
     {.head_dim = 96, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 3}},
     // These four rows have as many stages as fit. Other shapes were not measured.
-    {.head_dim = 72, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 2}},
+    {.head_dim = 72, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 3}},
     {.head_dim = 80, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 4}},
     {.head_dim = 112, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 2}},
     {.head_dim = 160, .allows_softcap = true, .prefill = {.block_n = 128, .stages = 2}},

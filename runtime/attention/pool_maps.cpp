@@ -102,7 +102,7 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
   const std::int64_t last_page = pages - 1;
   check_largest_coordinate(last_page * std::max(octets, heads) + page_size / kOctetSlots +
                            spec.num_kv_heads);
-  const auto map = [&](void* data, int box_octets) {
+  const auto map = [&](void* data, int box_octets, int columns, Swizzle swizzle) {
     return device.encode(
         {.data = data,
          .type = row.type,
@@ -110,10 +110,16 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
                   last_page * heads + spec.num_kv_heads},
          .strides = {pool.slot_stride, heads_per_tile == 1 ? row.bytes : head_stride(pool),
                      std::int64_t{kOctetSlots} * pool.slot_stride, head_stride(pool)},
-         .box = {row.columns, kOctetSlots, panels, box_octets, 1},
-         .swizzle = row.swizzle});
+         .box = {columns, kOctetSlots, panels, box_octets, 1},
+         .swizzle = swizzle});
   };
-  const auto maps = [&](void* data) { return BoxMaps{map(data, 2), map(data, 1)}; };
+  const auto maps = [&](void* data) {
+    const TensorMap runs = map(data, 2, row.columns, row.swizzle);
+    return is_padded(spec.head_dim)
+               ? BoxMaps{runs, map(data, 2, last_key_panel_bytes() / kElementBytes,
+                                   swizzle_of(last_key_panel_bytes()))}
+               : BoxMaps{runs, map(data, 1, row.columns, row.swizzle)};
+  };
   return {maps(pool.keys), maps(pool.values), static_cast<int32>(octets),
           static_cast<int32>(heads)};
 }

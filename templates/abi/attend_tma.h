@@ -79,24 +79,30 @@ constexpr bool is_padded(int head_dim) { return head_dim % 16 != 0; }
 // Returns the columns of a row of queries, with the padding.
 constexpr int query_columns(int head_dim) { return (head_dim + 15) / 16 * 16; }
 // Returns the bytes of a row of one panel. Each panel is swizzled by itself, and a row of 16-bit
-// elements is a whole number of panels. A padded row of keys or values has panels of 128 bytes,
-// because one product takes all columns of values. Each panel is copied by itself, and TMA writes
-// zeros for the columns that the pool's row does not have.
+// elements is a whole number of panels. The panels of a padded row of values have 128 bytes. So do
+// those of keys, but the last panel of keys has the columns of one product alone. Each panel of a
+// padded row is copied by itself, and TMA writes zeros for the columns that the pool's row does not
+// have.
 constexpr int panel_bytes(int head_dim) {
   return head_dim % 64 == 0 || is_padded(head_dim) ? 128 : head_dim % 32 == 0 ? 64 : 32;
 }
-// Returns the bytes of a row of keys or values with 16-bit elements.
-constexpr int kv_row_bytes(int head_dim) {
+// Returns the bytes of a row of the last panel of padded keys.
+constexpr int last_key_panel_bytes() { return 32; }
+// Returns the bytes of a row of values with 16-bit elements.
+constexpr int value_row_bytes(int head_dim) {
   const int panel = panel_bytes(head_dim);
   return (2 * head_dim + panel - 1) / panel * panel;
 }
+// Returns the bytes of a row of keys with 16-bit elements.
+constexpr int key_row_bytes(int head_dim) { return 2 * query_columns(head_dim); }
 
-// Tensor maps of two boxes: `runs` copies a run (two octets of slots), `octets` one octet. A box
-// has all panels of one head, or the only panel of each of two heads. Of a padded row it has one
-// panel.
+// Tensor maps of two boxes: `runs` copies a run (two octets of slots), `smaller` one octet. A box
+// has all panels of one head, or the only panel of each of two heads. Of padded rows, which few
+// rows never have, `runs` copies a panel of 128 bytes of a run, and `smaller` its last panel of
+// keys.
 struct BoxMaps {
   TensorMap runs;
-  TensorMap octets;
+  TensorMap smaller;
 };
 
 // The pool as TMA copies see it. The dimensions, innermost first, are: columns of a panel (of a

@@ -161,7 +161,8 @@ constexpr ColumnScratchLayout column_scratch_layout(int rows, int weight_bytes) 
 
 // family/sm90a/tile_memory.cuh, for prefill and decode. The ring of keys comes first.
 struct Sm90aLayout {
-  int block_bytes;  // bytes of a block of keys, or of values
+  int key_block_bytes;
+  int value_block_bytes;
   int value_ring;
   int rotated_queries;
   int original;   // the queries as they were loaded, unless consumers rotate them in place
@@ -223,9 +224,10 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
     return begin;
   };
   const auto take_barriers = [&take](int stages) { return take(stages * kStageBarrierBytes); };
-  layout.block_bytes = shape.block_n * kv_row_bytes(shape.heads * columns);
-  take(shape.stages * layout.block_bytes);
-  layout.value_ring = take(shape.stages * layout.block_bytes);
+  layout.key_block_bytes = shape.block_n * key_row_bytes(shape.heads * columns);
+  layout.value_block_bytes = shape.block_n * value_row_bytes(shape.heads * columns);
+  take(shape.stages * layout.key_block_bytes);
+  layout.value_ring = take(shape.stages * layout.value_block_bytes);
   layout.rotated_queries = take(num_rotated * query_tile_bytes);
   layout.original =
       take(in_place ? 0 : shape.block_m * shared_row_bytes(shape.head_dim, kQueryElementBytes));

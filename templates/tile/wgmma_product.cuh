@@ -24,7 +24,9 @@ struct WgmmaProduct {
   // Layouts of queries, and of kKeys keys or values.
   using QueryTile = QueryWgmmaTile<kHeadDim>;
   template <int kKeys>
-  using Tile = KvTile<kHeadDim, kKeys>;
+  using Keys = KeyTile<kHeadDim, kKeys>;
+  template <int kKeys>
+  using Values = ValueTile<kHeadDim, kKeys>;
   // If true, columns kHeadDim to kHeadDim + 7 of the rows are sums of the softmax weights, because
   // the values are 1 there.
   static constexpr bool kAddsWeights = adds_weights(true, kHeadDim);
@@ -47,7 +49,7 @@ struct WgmmaProduct {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       a[step] = QueryTile::offset_by(queries, step);
-      b[step] = Tile<kKeys>::offset_by(keys, step);
+      b[step] = Keys<kKeys>::offset_by(keys, step);
     }
     wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a, b, false);
   }
@@ -65,11 +67,11 @@ struct WgmmaProduct {
       uint32 a[4];
       ldmatrix_x4(a, QueryTile::chunk(queries, row + lane % 16, 2 * step + lane / 16));
       const SharedPtr eights =
-          Tile<kKeys>::chunk(keys, lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2);
+          Keys<kKeys>::chunk(keys, lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2);
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         uint32 b[4];
-        ldmatrix_x4(b, eights + Tile<kKeys>::row_step(n));
+        ldmatrix_x4(b, Keys<kKeys>::advance_sixteens(eights, 2 * step + lane / 8 % 2, n));
         Element::mma(tiles[2 * n], a, b[0], b[1]);
         Element::mma(tiles[2 * n + 1], a, b[2], b[3]);
       }
@@ -124,12 +126,12 @@ struct WgmmaProduct {
   template <int kKeys>
   LAZYROPE_DEVICE static SharedDescriptor value_columns(SharedPtr values, SharedPtr ones, int step,
                                                         int i) {
-    using Values = Tile<kKeys>;
+    using Tile = Values<kKeys>;
     if constexpr (kAddsWeights) {
-      return Values::rows_beside(values, ones).start_moved(Values::row_step(step));
+      return Tile::rows_beside(values, ones).start_moved(Tile::row_step(step));
     } else {
-      constexpr int32 kTileBytes = Values::kPanels / Rows::kTiles * Values::panel_distance();
-      return Values::rows(values) + (Values::row_step(step) + i * kTileBytes);
+      constexpr int32 kTileBytes = Tile::kPanels / Rows::kTiles * Tile::panel_distance();
+      return Tile::rows(values) + (Tile::row_step(step) + i * kTileBytes);
     }
   }
 };

@@ -7,7 +7,8 @@
 //
 // If kColumns is no multiple of 16, the last panel is padded with zeros, and it has a copy of its
 // own. The tile then has all kRows rows of a panel before the next panel: r / 8 * kOctetBytes is
-// the distance in a panel, and c / n * panel_distance() the one between panels.
+// the distance in a panel, and c / n * panel_distance() the one between panels. Such tiles are of
+// values. PaddedKeyTile is the one of keys.
 #pragma once
 
 #include "abi/attend_tma.h"
@@ -21,13 +22,13 @@ struct WgmmaTile {
   static constexpr int kPanelBytes = panel_bytes(kColumns);
   static constexpr int kChunks = kColumns * kElementBytes / 16;  // chunks of a row
   static constexpr int kFilledChunks = kChunks;
-  static constexpr int kPanels = kv_row_bytes(kColumns) / kPanelBytes;
+  static constexpr int kPanels = value_row_bytes(kColumns) / kPanelBytes;
   static constexpr Swizzle kSwizzle = kPanelBytes == 128  ? Swizzle::k128B
                                       : kPanelBytes == 64 ? Swizzle::k64B
                                                           : Swizzle::k32B;
   static constexpr int kAtomBytes = kOctetSlots * kPanelBytes;
   static constexpr int kOctetBytes = is_padded(kColumns) ? kAtomBytes : kPanels * kAtomBytes;
-  static_assert(kPanels * kPanelBytes == kv_row_bytes(kColumns));
+  static_assert(kPanels * kPanelBytes == value_row_bytes(kColumns));
   static_assert(is_padded(kColumns) == (kRows > 0));
 
   // Returns the distance of the same row in two panels.
@@ -94,11 +95,57 @@ struct WgmmaTile {
                              kSwizzle);
   }
   static constexpr int32 row_step(int32 sixteens) { return sixteens * 2 * kOctetBytes; }
+  // Moves the address of a chunk with index `chunk` in its row to rows 16 * sixteens and following.
+  LAZYROPE_DEVICE static SharedPtr advance_sixteens(SharedPtr address, int32, int32 sixteens) {
+    return address + row_step(sixteens);
+  }
 };
 
-// The tile of kRows keys or values, and that of queries, whose padding is a chunk of zeros.
+// The tile of kRows keys whose rows are padded: all rows of the panels of 128 bytes, then all rows
+// of a panel of 16 columns, which contains the padding. A wider last panel would be mostly zeros.
+// It would leave no room for a third stage, and TMA would write twice the bytes.
 template <int kColumns, int kRows>
-using KvTile = WgmmaTile<kColumns, is_padded(kColumns) ? kRows : 0>;
+struct PaddedKeyTile {
+  static constexpr int kFirstColumns = kColumns / 64 * 64;
+  using First = WgmmaTile<kFirstColumns>;
+  using Last = WgmmaTile<last_key_panel_bytes() / kElementBytes>;
+  static constexpr int kLastAt = First::bytes(kRows);
+  static_assert(is_padded(kColumns) && First::kPanels == 1);
+  static_assert(Last::kPanels == 1 && Last::kPanelBytes == last_key_panel_bytes());
+
+  static constexpr int bytes(int rows) { return First::bytes(rows) + Last::bytes(rows); }
+  static_assert(bytes(kRows) == kRows * key_row_bytes(kColumns));
+
+  LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
+    return chunk < First::kChunks ? First::chunk(tile, row, chunk)
+                                  : Last::chunk(tile + kLastAt, row, chunk - First::kChunks);
+  }
+  LAZYROPE_DEVICE static SharedPtr advance_sixteens(SharedPtr address, int32 chunk,
+                                                    int32 sixteens) {
+    return address + sixteens * (chunk < First::kChunks ? First::row_step(1) : Last::row_step(1));
+  }
+  LAZYROPE_DEVICE static SharedDescriptor columns(SharedPtr tile) { return First::columns(tile); }
+  LAZYROPE_DEVICE static SharedDescriptor offset_by(SharedDescriptor columns, int32 sixteens) {
+    if (sixteens < kFirstColumns / 16) return First::offset_by(columns, sixteens);
+    const uint64 first = descriptor_bits(0, 0, First::kOctetBytes, First::kSwizzle);
+    const uint64 last = descriptor_bits(kLastAt, 0, Last::kOctetBytes, Last::kSwizzle);
+    return {columns.bits + (last - first)};
+  }
+};
+
+// The tiles of kRows keys and values, and that of queries, whose padding is a chunk of zeros.
+template <int kColumns, int kRows>
+using ValueTile = WgmmaTile<kColumns, is_padded(kColumns) ? kRows : 0>;
+template <int kColumns, int kRows, bool kIsPadded = is_padded(kColumns)>
+struct SelectKeyTile {
+  using Type = WgmmaTile<kColumns>;
+};
+template <int kColumns, int kRows>
+struct SelectKeyTile<kColumns, kRows, true> {
+  using Type = PaddedKeyTile<kColumns, kRows>;
+};
+template <int kColumns, int kRows>
+using KeyTile = typename SelectKeyTile<kColumns, kRows>::Type;
 template <int kColumns>
 using QueryWgmmaTile = WgmmaTile<query_columns(kColumns)>;
 

@@ -52,6 +52,14 @@ class PoolMapsTest : public testing::Test {
   alignas(128) std::array<std::byte, 128> memory_{};
 };
 
+TEST_F(PoolMapsTest, TheLastPanelOfPaddedKeysIsOneStepOfAProduct) {
+  AttentionSpec spec = one_head();
+  spec.head_dim = 72;
+  const PoolMaps maps = encode(spec, 4096, 0);
+  EXPECT_EQ(box_of(maps.keys.runs), (Box{64, kOctetSlots, 1, 2, 1}));
+  EXPECT_EQ(box_of(maps.keys.smaller), (Box{16, kOctetSlots, 1, 2, 1}));
+}
+
 TEST_F(PoolMapsTest, PagesThatAreWholeOctetsApartAreCountedInOctets) {
   const PoolMaps maps = encode(one_head(), 4096, 0);
   EXPECT_EQ(maps.octets_per_page, 4);
@@ -63,7 +71,7 @@ TEST_F(PoolMapsTest, BoxIsARunOrHalfARun) {
   const PoolMaps maps = encode(one_head(), 4096, 0);
   for (const BoxMaps& boxes : {maps.keys, maps.values}) {
     EXPECT_EQ(box_of(boxes.runs), (Box{64, kOctetSlots, 1, 2, 1}));
-    EXPECT_EQ(box_of(boxes.octets), (Box{64, kOctetSlots, 1, 1, 1}));
+    EXPECT_EQ(box_of(boxes.smaller), (Box{64, kOctetSlots, 1, 1, 1}));
   }
 }
 

@@ -152,7 +152,7 @@ class ConsumerPipelines {
 
  private:
   using Team = typename Memory::Consumers;
-  using Tile = typename Memory::Tile;
+  using Tile = typename Memory::Values;
   // Short products do not hide the time of a test for full keys and values, so the test comes
   // early. With longer products an additional test costs more time than it saves.
   static constexpr bool kTriesEarly = Memory::kHeadDim <= 96;

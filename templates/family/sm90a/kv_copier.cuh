@@ -13,7 +13,8 @@
 // that a document's first keys signal these, too (kKeysSignalQueries).
 //
 // One TMA copy loads a run of 16 slots, or one of the run's two octets, with all panels of a row.
-// Where rows are padded (head_dim 72), each panel of a run has a copy of its own.
+// Where rows are padded (head_dim 72), each panel of a run has a copy of its own: TMA writes zeros
+// for columns outside the tensor, and its bounds are those of a dimension, not of some panels.
 // Stages also contain slots outside the segment: see copy_octets() and consumer_pipelines.cuh.
 //
 // The second half of a block of entries (abi/states.h) goes to the stage of the block's values. It
@@ -33,8 +34,9 @@ template <class Memory, Copied kCopied>
 class KvCopier {
   using Table = typename Memory::Table;
   static constexpr int kRuns = Memory::kRuns;
-  using Tile = typename Memory::Tile;
-  static constexpr int kRunBytes = Tile::row_step(1);
+  using Keys = typename Memory::Keys;
+  using Values = typename Memory::Values;
+  static constexpr int kRunBytes = Values::row_step(1);
   static constexpr int kOctetBytes = Memory::kStoredBytes / kRuns / 2;
   static constexpr bool kSignalsQueries =
       Memory::kKeysSignalQueries && kCopied == Copied::kKeys && !Memory::kWidens;
@@ -236,12 +238,12 @@ class KvCopier {
         mbarrier_expect_tx(barrier, Memory::kBiasBytesOfStage);
     }
     if (elect_sync())
-      expect_bytes(barrier, skips_octets ? of_lane.num_octets * kOctetBytes : Memory::kStoredBytes);
-    const SharedPtr tile = memory_.keys(stage) + Memory::kStoredAt;
+      expect_bytes(barrier, skips_octets ? of_lane.num_octets * kOctetBytes : tile_bytes());
+    const SharedPtr tile = tile_of(stage);
     if (skips_octets)
       copy_octets(map, tile, of_lane, barrier);
     else
-      copy_runs(map.runs, tile, coords, barrier);
+      copy_runs(map, tile, coords, barrier);
     if constexpr (kCopiesBiases) {
       if (stage < Memory::kStages) copy_biases(stage, coords, barrier);
     }
@@ -263,23 +265,39 @@ class KvCopier {
     rotated_stage_.advance();
   }
 
+  static constexpr int tile_bytes() {
+    return Memory::pads_rows() && kCopied == Copied::kValues ? Memory::value_block_bytes()
+                                                             : Memory::kStoredBytes;
+  }
+  LAZYROPE_DEVICE SharedPtr tile_of(int32 stage) const {
+    if constexpr (Memory::pads_rows() && kCopied == Copied::kValues)
+      return memory_.values(stage - Memory::kStages);
+    else
+      return memory_.keys(stage) + Memory::kStoredAt;
+  }
+
   // One lane issues all copies, so their operands are warp-uniform, as the instruction needs them.
   // Copies by several lanes would run one after another, and each would take twice as long.
-  LAZYROPE_DEVICE void copy_runs(const TensorMap& map, SharedPtr tile,
+  LAZYROPE_DEVICE void copy_runs(const BoxMaps& map, SharedPtr tile,
                                  const BoxCoord (&coords)[kRuns], SharedPtr barrier) const {
     if (elect_sync()) {
 #pragma unroll
       for (int32 run = 0; run < kRuns; ++run) {
         const int32 at[5] = {0, 0, 0, coords[run].octet, coords[run].head};
-        load(tile + run * kRunBytes, map, at, barrier);
-        if constexpr (is_padded(Memory::kHeadDim)) {
-          static_assert(Tile::kPanels == 2 && !Memory::kSkipsOctets);
-          const int32 second[5] = {Tile::kPanelBytes / kElementBytes, 0, 0, coords[run].octet,
-                                   coords[run].head};
-          load(tile + (Tile::panel_distance() + run * kRunBytes), map, second, barrier);
-        }
+        load(tile + run * kRunBytes, map.runs, at, barrier);
+        if constexpr (Memory::pads_rows()) copy_last_panel(map, tile, coords[run], run, barrier);
       }
     }
+  }
+  // Copies the last of the two panels of a padded row, for the slots of a run.
+  LAZYROPE_DEVICE static void copy_last_panel(const BoxMaps& map, SharedPtr tile,
+                                              const BoxCoord& coord, int32 run, SharedPtr barrier) {
+    static_assert(kCopied != Copied::kBoth && Values::kPanels == 2 && !Memory::kSkipsOctets);
+    const int32 at[5] = {Keys::kFirstColumns, 0, 0, coord.octet, coord.head};
+    if constexpr (kCopied == Copied::kKeys)
+      load(tile + (Keys::kLastAt + run * Keys::Last::row_step(1)), map.smaller, at, barrier);
+    else
+      load(tile + (Values::panel_distance() + run * kRunBytes), map.runs, at, barrier);
   }
   // Copies the biases of all runs of a block. A run without a slot of the segment gets those of
   // some slot of page 0, whose scores are masked.
@@ -321,7 +339,7 @@ class KvCopier {
       const int32 first = octets == 2 ? 1 : 0;
       const int32 at[5] = {0, 0, 0, octet + first, head};
       load(tile + (run * kRunBytes + first * kOctetBytes),
-           octets == kBothOctets ? map.runs : map.octets, at, barrier);
+           octets == kBothOctets ? map.runs : map.smaller, at, barrier);
     }
   }
 

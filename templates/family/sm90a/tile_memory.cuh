@@ -163,7 +163,8 @@ struct TileMemory {
 
   // A row of 8-bit elements is one of half as many 16-bit elements.
   static constexpr int kTileColumns = kFloat8 ? kHeadDim / 2 : kHeadDim;
-  using Tile = KvTile<kHeads * kTileColumns, kKeys>;
+  using Keys = KeyTile<kHeads * kTileColumns, kKeys>;
+  using Values = ValueTile<kHeads * kTileColumns, kKeys>;
   using QueryTile = QueryWgmmaTile<kTileColumns>;
   using Original = SharedTile<kHeadDim>;
   static constexpr int kMemories = Spec::kMemories;
@@ -172,7 +173,11 @@ struct TileMemory {
   using Table =
       BlockTable<typename Spec::Mask, kKeys, kWindows, Spec::kMeasuresPageMass, kHasStates>;
 
-  static constexpr int kBlockBytes = Tile::bytes(kKeys);
+  // Blocks of keys and of values have the same size, unless rows are padded.
+  static constexpr int kBlockBytes = Keys::bytes(kKeys);
+  static constexpr bool pads_rows() { return is_padded(kHeads * kTileColumns); }
+  static constexpr int value_block_bytes() { return Values::bytes(kKeys); }
+  static_assert(pads_rows() || value_block_bytes() == kBlockBytes);
   // Query rotators widen 8-bit keys and values in place, in the stage to which they were copied
   // (tile/widened_wgmma_product.cuh).
   static constexpr bool kWidens = Spec::Product::kWidens;
@@ -199,7 +204,9 @@ struct TileMemory {
                            .key_bias = kHasKeyBias,
                            .states = kHasStates,
                            .float8 = kFloat8});
-  static_assert(kLayout.block_bytes == kBlockBytes && kLayout.table_bytes == Table::kBytes);
+  static_assert(kLayout.key_block_bytes == kBlockBytes);
+  static_assert(kLayout.value_block_bytes == value_block_bytes());
+  static_assert(kLayout.table_bytes == Table::kBytes);
   static_assert(kWorkTileStages * 4 <= kSharedFlagBytes, "room for the first blocks");
   static constexpr int kOnesBytes = kFloat8 ? 0 : ones_bytes(kIsPrefill, kHeadDim);
   static constexpr int kKeyBarriers = kLayout.key_barriers;
@@ -217,7 +224,7 @@ struct TileMemory {
 
   LAZYROPE_DEVICE SharedPtr keys(int32 stage) const { return at + (stage * kBlockBytes); }
   LAZYROPE_DEVICE SharedPtr values(int32 stage) const {
-    return at + (kLayout.value_ring + stage * kBlockBytes);
+    return at + (kLayout.value_ring + stage * value_block_bytes());
   }
   LAZYROPE_DEVICE SharedPtr key_biases(int32 stage) const {
     return at + (kLayout.key_biases + stage * kBiasBytesOfStage);
@@ -254,7 +261,7 @@ struct TileMemory {
   // `bytes` after the stage's first. The descriptor of stage 0 plus an offset takes fewer
   // instructions than a descriptor that is made for the stage.
   LAZYROPE_DEVICE SharedDescriptor key_columns(int32 stage) const {
-    return Tile::columns(keys(0)) + stage * kBlockBytes;
+    return Keys::columns(keys(0)) + stage * kBlockBytes;
   }
   LAZYROPE_DEVICE SharedDescriptor rotated_columns(int32 stage, int32 bytes) const {
     return QueryTile::columns(rotated(0) + bytes) + stage * kRotatedBytes;
