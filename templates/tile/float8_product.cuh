@@ -45,6 +45,7 @@ struct Float8Product {
     uint32 words[2];
 
     LAZYROPE_DEVICE static ValidBytes all() { return {{~0u, ~0u}}; }
+    LAZYROPE_DEVICE bool are_all() const { return (words[0] & words[1]) == ~0u; }
     // `begin` and `end` are the valid keys, counted from the lane's first key.
     LAZYROPE_DEVICE static ValidBytes of(int32 begin, int32 end) {
       ValidBytes valid = {{0, 0}};
@@ -169,6 +170,7 @@ struct Float8Product {
     for (int c = 0; c < kChunks; ++c)
       ldmatrix_x4_trans(bytes[c], Tile::chunk(values, warp * 32 + lane, c));
     sync();
+    if (!valid.are_all()) clear_invalid<kChunks>(bytes, valid);
     const uint32 order[2] = {lane < 16 ? 0x6420u : 0x7531u, lane < 16 ? 0x7531u : 0x6420u};
     const int32 row = lane / 4 * 2 + lane / 16;  // the row of the first store
     const SharedPtr to[2] = {Transposed::chunk(values, row, 2 * warp) + lane % 4 * 4,
@@ -180,7 +182,20 @@ struct Float8Product {
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           st_shared((to[i] ^ h * 16) + Transposed::bytes(16 * c),
-                    prmt_b32(bytes[c][2 * h], bytes[c][2 * h + 1], order[i]) & valid.words[h]);
+                    prmt_b32(bytes[c][2 * h], bytes[c][2 * h + 1], order[i]));
+  }
+
+ private:
+  // Clears the bytes of invalid keys. A register has two columns of two neighbouring keys, and the
+  // next register those of keys 8 further.
+  template <int kChunks>
+  LAZYROPE_DEVICE static void clear_invalid(uint32 (&bytes)[kChunks][4], const ValidBytes& valid) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32 mask = prmt_b32(valid.words[i / 2], 0, i % 2 == 0 ? 0x1100u : 0x3322u);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) bytes[c][i] &= mask;
+    }
   }
 };
 
