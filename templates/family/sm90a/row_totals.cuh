@@ -21,7 +21,7 @@ class RowTotals {
   static constexpr int32 kFourBytes = kWarpgroupThreads * static_cast<int32>(sizeof(Four));
 
  public:
-  static constexpr int32 kBlocks = 8;
+  static constexpr int32 kBlocks = 16;
   // The totals of a warpgroup take this many bytes.
   static constexpr int32 kBytes = kFours * kFourBytes;
 
