@@ -25,18 +25,20 @@ struct Float8Product {
   using Tile = WgmmaTile<kHeadDim / 2>;  // layout of queries, keys and stored values
   using Rows = WideAccumulator<kHeadDim>;
   static constexpr bool kAddsWeights = false;
-  static constexpr bool kChecksWeights = true;
+  static constexpr bool kChecksWeights = false;  // sums_fit() checks their sums
   static constexpr bool kScaled = true;
   static constexpr bool kWidens = false;
   static constexpr bool kFloat8 = true;
   static constexpr int kKeysPerOperand = 32;  // keys of one OperandA of weights
 
-  // The range of weights. A score equal to the maximum when that was raised has the weight 2^5, so
-  // that only weights below 2^-15 of that are rounded to zero. A later score may exceed the
-  // maximum by 2^3.7 until its weight exceeds the largest number, 448.
+  // The range of weights. A score equal to the maximum when that was raised has the weight 2^3, so
+  // that only weights below 2^-13 of that are rounded to zero. The weights of a lane's 32 keys of a
+  // row then add up to 2^8 at most, unless later scores exceed the maximum. If they add up to more
+  // than the largest number, 448, one of them is at least 14, which is above the threshold. So the
+  // maximum is then raised. The lift is an integer, so that a row's only weight is not rounded.
   struct WeightRange {
-    static constexpr float kLift = 5.0f;
-    static constexpr float kRescaleThreshold = 8.7f;
+    static constexpr float kLift = 3.0f;
+    static constexpr float kRescaleThreshold = 3.5f;
   };
 
   // The bytes of a block's values that count, for one lane of transpose(): byte i of words[h] is
@@ -139,16 +141,11 @@ struct Float8Product {
         packed[step][i] = narrow(weights[at], weights[at + 1], weights[at + 4], weights[at + 5]);
       }
   }
-  // Returns true if no weight is NaN or the largest number, to which greater ones are rounded.
-  // Weights are not negative, so such a byte, and no other one, sets its highest bit.
-  template <int kCount>
-  LAZYROPE_DEVICE static bool are_at_most(const OperandA (&weights)[kCount], float) {
-    uint32 sums = 0;
-#pragma unroll
-    for (int step = 0; step < kCount; ++step)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums |= weights[step][i] + 0x02020202u;
-    return (sums & 0x80808080u) == 0;
+  // Returns true if no weight of a lane exceeds the largest number, 448, and none is NaN. `sums`
+  // are those of the lane's weights in its two rows. Weights are not negative, so none of them
+  // exceeds its sum.
+  LAZYROPE_DEVICE static bool sums_fit(const float (&sums)[2]) {
+    return sums[0] <= 448.0f && sums[1] <= 448.0f;
   }
 
   // Transposes the values of kKeys = 128 keys in place. Four warps take part, with their number in

@@ -179,3 +179,22 @@ def test_a_config_of_family_sm80_is_refused():
 def test_other_options_agree_with_fp64(option):
     setting = replace(SMALL, **option)
     check_case(documents_case(setting, [300, 70], 40, DEVICE), build(setting))
+
+
+@pytest.mark.parametrize("of_values", [False, True])
+@pytest.mark.parametrize("token", [7, 150])
+def test_a_nan_in_a_valid_slot_makes_rows_nan(token, of_values):
+    """A NaN key makes rows NaN, and a NaN element of a value its column, in the first block and in a later one."""
+    setting = replace(SMALL, mask="full")
+    case = documents_case(setting, [200], 40, DEVICE)
+    kernel = build(setting)
+    first, lead = (int(case.metadata[name][0]) if name in case.metadata else 0 for name in ("first_page", "lead"))
+    page, slot = divmod(token + lead, setting.page_size)
+    number = int(case.metadata["pages"][first + page])
+    pool = (case.v_pool if of_values else case.k_pool).view(torch.uint8)
+    pool_slot = pool[number, slot] if setting.layout == "NHD" else pool[number, :, slot]
+    pool_slot[..., 5] = 0x7F
+    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.call_arguments)
+    assert bool(out[..., 5].isnan().all())
+    assert int(out.isnan().sum()) == (out[..., 5].numel() if of_values else out.numel())
+    assert bool(lse.isnan().all()) != of_values

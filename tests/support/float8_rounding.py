@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-LIFT = 5  # the greatest weight of a row is 2^5
+LIFT = 3  # the greatest weight of a row is 2^3
 
 
 def round_queries(rows: torch.Tensor) -> torch.Tensor:

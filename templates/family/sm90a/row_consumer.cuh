@@ -325,13 +325,29 @@ class RowConsumer {
     wait_for_value_product(weights);
     pipelines_.try_wait_for_both();
     Product::pack(weights, scores);
-    const bool lane_maxima_hold = Product::kChecksWeights
-                                      ? Product::are_at_most(weights, softmax_.kMaxLaneSum)
-                                      : softmax_.weights_fit(added);
+    bool lane_maxima_hold;
+    if constexpr (Product::kFloat8)
+      lane_maxima_hold = Product::sums_fit(added[0]);
+    else
+      lane_maxima_hold = Product::kChecksWeights
+                             ? Product::are_at_most(weights, softmax_.kMaxLaneSum)
+                             : softmax_.weights_fit(added);
     const bool maxima_hold = !vote_sync_any(!lane_maxima_hold);
-    if (maxima_hold) softmax_.add(added);
+    if constexpr (Product::kFloat8)
+      add_sums(added[0], maxima_hold);
+    else if (maxima_hold)
+      softmax_.add(added);
     totals_.finish_block(acc_o_);  // a branch: all other work of the step comes before it
     return maxima_hold;
+  }
+
+  // Adds a block's sums of weights unless the block is computed again. A sum that is NaN is always
+  // added. A warp that computes scores again takes a NaN of a key for a number, because it widens
+  // keys without a test for NaN.
+  LAZYROPE_DEVICE void add_sums(const float (&added)[2], bool maxima_hold) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (maxima_hold || added[h] != added[h]) softmax_.sum[0][h] += added[h];
   }
 
   struct NoRows {};
