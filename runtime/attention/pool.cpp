@@ -221,11 +221,11 @@ void check_entry_lse(const AttentionSpec& spec, const PoolTensors& pool, const P
     throw SpecError(
         fmt::format("entry_lse has the strides {}, {} and {}; it must be contiguous: {}, {} and 1",
                     lse.strides[0], lse.strides[1], lse.strides[2], page, format.page_size));
-  if (lse.shape[0] * page >= kNoEntry)
+  if (lse.shape[0] * page >= kMaxLses)
     throw SpecError(
         fmt::format("a pool of {} pages with states; with {} KV heads and pages of {} slots it can "
                     "have at most {} pages",
-                    lse.shape[0], spec.num_kv_heads, format.page_size, (kNoEntry - 1) / page));
+                    lse.shape[0], spec.num_kv_heads, format.page_size, (kMaxLses - 1) / page));
 }
 
 EntryLse entry_lse_params(const PoolTensors& pool) {

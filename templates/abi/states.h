@@ -47,15 +47,19 @@ constexpr bool has_whole_cells(int32 code, int32 length) {
   return !has_cells(code) || length % (cell_entries(code) + 1) == 0;
 }
 
-// The entry of a memory that has a row's greatest score so far.
+// The entry of a memory that has a row's greatest score so far. Best entries are compared as
+// numbers of 64 bits, of which `order` is the upper half: the greater one is better. Neither word
+// is ever 0 (ops/partial_rows.cuh).
 struct alignas(8) BestEntry {
-  float score;
-  int32 location;  // page * page_size + slot in the page, or kNoEntry
+  uint32 inverse;  // ~location (ops/states.cuh)
+  uint32 order;    // grows with the score; no_order() if there is no entry
 };
-inline constexpr int32 kNoEntry = 0x7fffffff - 1;
+constexpr uint32 no_order() { return 0x007fffff; }  // that of a score of -infinity
 inline constexpr int32 kRowEntryBytes = kMaxMemories * static_cast<int32>(sizeof(BestEntry));
 
-// The LSEs of entries: natural logarithms, fp32 [pages, kv_heads, page_size], contiguous.
+// The LSEs of entries: natural logarithms, fp32 [pages, kv_heads, page_size], contiguous. There are
+// fewer than kMaxLses.
+inline constexpr int32 kMaxLses = 0x7fffffff - 1;
 struct EntryLse {
   const float* data;
   int32 num_kv_heads;

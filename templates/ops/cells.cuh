@@ -16,12 +16,12 @@
 
 namespace lazyrope {
 
-// The best entries of the two rows of a lane: lane / 4 and lane / 4 + 8. Locations are numbers of
+// The best entries of the two rows of a lane: lane / 4 and lane / 4 + 8. They have the numbers of
 // entries in the segment. The four lanes of a row have the same ones.
 struct LaneEntries {
-  BestEntry of[2] = {no_entry(), no_entry()};
+  ScoredEntry of[2] = {no_scored_entry(), no_scored_entry()};
 
-  LAZYROPE_DEVICE void improve(int h, const BestEntry& other) {
+  LAZYROPE_DEVICE void improve(int h, const ScoredEntry& other) {
     if (is_better(other, of[h])) of[h] = other;
   }
 };
@@ -68,7 +68,7 @@ class CellLookUp {
   using Queries = CellQueries<Tile>;
   static constexpr int kChunks = Spec::kHeadDim / 8;  // chunks of eight columns
   static constexpr int kSteps = ceil_div(kChunks, 4);
-  static constexpr int kKeyTiles = kSteps <= 2 ? 4 : 2;  // with more, registers would spill
+  static constexpr int kKeyTiles = 2;  // with more, registers would spill
   static constexpr int kKeys = 8 * kKeyTiles;
   static constexpr int kUnrolledSteps = 2;  // loads of so many steps are in flight
   static constexpr int kChunkBytes = Product::kScaled ? 8 : 16;
@@ -87,9 +87,8 @@ class CellLookUp {
         kv_head_(kv_head),
         share_(share) {}
 
-  // Returns the best entry of each row, with its location (abi/states.h). combine(entries) finds
-  // the best ones of all warps that share the look-up; these give all of them the same rows. All
-  // lanes of the warps take part.
+  // Returns the best entry of each row. combine(entries) finds the best ones of all warps that
+  // share the look-up; these give all of them the same rows. All lanes of the warps take part.
   template <class Combine>
   LAZYROPE_DEVICE LaneEntries find(const Queries& queries, const Combine& combine) const {
     const bool exists[] = {row(0) < queries.count, row(1) < queries.count};
@@ -101,7 +100,7 @@ class CellLookUp {
     prefetch(queries.count * slots_.cell, [&](int32 i) {
       const int32 row = i / slots_.cell;
       const int32 number = centre_of(centre, row);
-      return number == kNoEntry ? 0 : cell_of(number) * slots_.cell + i - row * slots_.cell;
+      return number == no_number() ? 0 : cell_of(number) * slots_.cell + i - row * slots_.cell;
     });
     LaneEntries best;
 #pragma unroll 1
@@ -111,29 +110,27 @@ class CellLookUp {
       bool is_before = false;  // an earlier row has the same cell
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        serves[h] = exists[h] && centre.of[h].location == number;
+        serves[h] = exists[h] && centre.of[h].number == number;
         is_before |= serves[h] && row(h) < i;
       }
-      if (vote_sync_any(is_before) || warp_uniform(number == kNoEntry)) continue;
+      if (vote_sync_any(is_before) || warp_uniform(number == no_number())) continue;
       scan(best, queries, {cell_of(number) * slots_.cell, slots_.cell}, serves, false);
     }
     combine(best);
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      if (best.of[h].location != kNoEntry) best.of[h].location = location(best.of[h].location);
     return best;
   }
 
   // Improves the best entries of the rows in shared memory, kStride bytes apart, by those that
   // find() returned.
   template <int kStride>
-  LAZYROPE_DEVICE static void store(const LaneEntries& found, SharedPtr rows, int32 count) {
+  LAZYROPE_DEVICE void store(const LaneEntries& found, SharedPtr rows, int32 count) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      const ScoredEntry& entry = found.of[h];
+      if (!RowLanes::is_first() || row(h) >= count || entry.number == no_number()) continue;
       const SharedPtr to = rows + row(h) * kStride;
-      if (RowLanes::is_first() && row(h) < count &&
-          is_better(found.of[h], ld_shared<BestEntry>(to)))
-        st_shared(to, found.of[h]);
+      const BestEntry best = best_entry(entry.score, location(entry.number));
+      if (is_better(best, ld_shared<BestEntry>(to))) st_shared(to, best);
     }
   }
 
@@ -152,8 +149,8 @@ class CellLookUp {
   // Returns the number of a row's best centre. All lanes take part, each for a row of its own.
   LAZYROPE_DEVICE static int32 centre_of(const LaneEntries& centre, int32 row) {
     const int32 lane = row % 8 * 4;
-    const int32 low = shfl_sync_idx(centre.of[0].location, lane);
-    const int32 high = shfl_sync_idx(centre.of[1].location, lane);
+    const int32 low = shfl_sync_idx(centre.of[0].number, lane);
+    const int32 high = shfl_sync_idx(centre.of[1].number, lane);
     return row < 8 ? low : high;
   }
 
@@ -189,7 +186,7 @@ class CellLookUp {
 #pragma unroll
       for (int mask = RowLanes::kFirstMask; mask < RowLanes::kEndMask; mask *= 2)
         best.improve(
-            h, {shfl_sync_bfly(best.of[h].score, mask), shfl_sync_bfly(best.of[h].location, mask)});
+            h, {shfl_sync_bfly(best.of[h].score, mask), shfl_sync_bfly(best.of[h].number, mask)});
   }
 
   // Computes the scores of kKeys entries of a range. Past its end the last entry is repeated.
@@ -269,9 +266,9 @@ class CellLookUp {
     const PageSlot at = page_slot(entry);
     return static_cast<const uint8*>(pool_.keys) + pool_offset(pool_, at.page, at.slot, kv_head_);
   }
-  LAZYROPE_DEVICE int32 location(int32 entry) const {
+  LAZYROPE_DEVICE uint32 location(int32 entry) const {
     const PageSlot at = page_slot(entry);
-    return at.page * page_size_ + at.slot;
+    return (static_cast<uint32>(at.page) << slot_bits(page_size_)) + static_cast<uint32>(at.slot);
   }
 
   const KvPool& pool_;

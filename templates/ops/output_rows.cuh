@@ -27,11 +27,17 @@ class OutputRows {
                              ResultExtras<Spec> extras, WorkTileRows rows)
       : out_(out), lse_(lse), scales_(scales), extras_(extras), rows_(rows) {}
 
-  // Adds the best entries of a row's memories to quads of the row, which write() then gets.
+  // Adds a row's best entry of one memory to quads of the row, which write() then gets.
+  template <int kStride, int kQuads>
+  LAZYROPE_DEVICE void add_entry(int32 head, int32 quad, RowQuads<kQuads>& row,
+                                 const BestEntry& best) const {
+    extras_.template add<kStride>(row, rows_.kv_head + head, quad, best);
+  }
+  // Adds the best entries of all memories.
   template <int kStride, int kQuads>
   LAZYROPE_DEVICE void add_entries(int32 head, int32 quad, RowQuads<kQuads>& row,
                                    const RowEntries<Spec::kMemories>& best) const {
-    extras_.template add<kStride>(row, rows_.kv_head + head, quad, best);
+    extras_.template add_all<kStride>(row, rows_.kv_head + head, quad, best);
   }
 
   // Divides kQuads quads by the row's sum and writes them as quads quad, quad + kStride, ... of a

@@ -3,8 +3,7 @@
 // A word is 0 until it is written, and is never written as 0. So the reader needs no flag: it loads
 // the word again until it is not 0. A zero value is written as the least positive denormal, which
 // makes no difference, and a zero statistic as -0. The CTA that has combined a word sets it to 0
-// for the next launch. Words of best entries (ops/states.cuh) are scores, as statistics, and
-// locations plus 1.
+// for the next launch. Words of best entries are never 0 (abi/states.h).
 #pragma once
 
 #include "abi/step.h"
@@ -106,8 +105,7 @@ class PartialRows {
 #pragma unroll
         for (int i = 0; i < kMemories; ++i) {
           const Chunk& pair = entries.chunk[i / 2];
-          best.of[i] = {bits_as_float(pair.word[i % 2 * 2]),
-                        static_cast<int32>(pair.word[i % 2 * 2 + 1]) - 1};
+          best.of[i] = {pair.word[i % 2 * 2], pair.word[i % 2 * 2 + 1]};
         }
       }
       return best;
@@ -199,14 +197,11 @@ class PartialRows {
 
   LAZYROPE_DEVICE static void write_entries(uint8* row, int32 slice, const Entries& best) {
     if constexpr (kMemories > 0) {
-      const auto location = [](const BestEntry& entry) {
-        return static_cast<uint32>(entry.location) + 1;
-      };
 #pragma unroll
       for (int i = 0; i < kMemories; i += 2)
         st_relaxed_gpu(entries(row, slice) + i / 2,
-                       Chunk{{not_zero(best.of[i].score), location(best.of[i]),
-                              not_zero(best.of[i + 1].score), location(best.of[i + 1])}});
+                       Chunk{{best.of[i].inverse, best.of[i].order, best.of[i + 1].inverse,
+                              best.of[i + 1].order}});
     }
   }
 

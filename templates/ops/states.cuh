@@ -7,18 +7,43 @@
 //
 // Scores are compared as the products give them. Scale, softcap, temperature and the scale of 8-bit
 // keys do not change their order. Of equal scores in one lane the first counts, otherwise the one
-// in the lower page or slot.
+// in the lower page or slot. A score of 0 exceeds one of -0.
 #pragma once
 
 #include "abi/attend.h"
 #include "ops/combine.cuh"
+#include "ops/lanes.cuh"
 #include "tile/warp_product.cuh"
 
 namespace lazyrope {
 
-LAZYROPE_DEVICE BestEntry no_entry() { return {-infinity_f32(), kNoEntry}; }
+// The location of an entry is the number of its page, and in the lower slot_bits() bits its slot in
+// the page. There are fewer slots than kMaxLses, so it is below 2^32 - 1.
+LAZYROPE_DEVICE int32 slot_bits(int32 page_size) { return floor_log2(page_size - 1) + 1; }
+
+// Returns the order of a score, which is not NaN.
+LAZYROPE_DEVICE uint32 order_of(float score) {
+  const uint32 bits = float_as_bits(score);
+  const auto sign = static_cast<uint32>(static_cast<int32>(bits) >> 31);
+  return bits ^ (sign | 0x80000000u);
+}
+LAZYROPE_DEVICE BestEntry best_entry(float score, uint32 location) {
+  return {~location, order_of(score)};
+}
+LAZYROPE_DEVICE BestEntry no_entry() { return {~0u, no_order()}; }
+LAZYROPE_DEVICE bool is_entry(const BestEntry& best) { return best.order > no_order(); }
 LAZYROPE_DEVICE bool is_better(const BestEntry& a, const BestEntry& b) {
-  return a.score > b.score || (a.score == b.score && a.location < b.location);
+  const auto number = [](const BestEntry& of) {
+    return static_cast<uint64>(of.order) << 32 | of.inverse;
+  };
+  return number(a) > number(b);
+}
+LAZYROPE_DEVICE void improve(BestEntry& best, const BestEntry& other) {
+  if (is_better(other, best)) best = other;
+}
+// Returns what the lane whose index differs in the bits of `mask` has.
+LAZYROPE_DEVICE BestEntry shfl_best(const BestEntry& best, int32 mask) {
+  return {shfl_sync_bfly(best.inverse, mask), shfl_sync_bfly(best.order, mask)};
 }
 
 // A row's best entry of each memory.
@@ -32,12 +57,31 @@ struct RowEntries {
   }
   LAZYROPE_DEVICE void improve(const RowEntries& other) {
 #pragma unroll
-    for (int i = 0; i < kMemories; ++i)
-      if (is_better(other.of[i], of[i])) of[i] = other.of[i];
+    for (int i = 0; i < kMemories; ++i) lazyrope::improve(of[i], other.of[i]);
+  }
+  // Returns the first memory's entry, and moves the others forward. Loops over memories use this:
+  // registers cannot be indexed at run time, and a CTA that executes code for the first time waits
+  // for each line of it.
+  LAZYROPE_DEVICE BestEntry take_first() {
+    const BestEntry first = of[0];
+#pragma unroll
+    for (int i = 0; i + 1 < kMemories; ++i) of[i] = of[i + 1];
+    return first;
   }
 };
 template <>
 struct RowEntries<0> {};
+
+// An entry that a lane has compared, by its number: an index that the look-up chooses.
+struct alignas(8) ScoredEntry {
+  float score;
+  int32 number;  // or no_number()
+};
+constexpr int32 no_number() { return 0x7fffffff; }
+LAZYROPE_DEVICE ScoredEntry no_scored_entry() { return {-infinity_f32(), no_number()}; }
+LAZYROPE_DEVICE bool is_better(const ScoredEntry& a, const ScoredEntry& b) {
+  return a.score > b.score || (a.score == b.score && a.number < b.number);
+}
 
 // The entries of a tile of scores.
 struct EntryTile {
@@ -84,7 +128,7 @@ LAZYROPE_DEVICE void scan_entries(const Scores& scores, SharedPtr best_entries,
         tile.has_key_per_head
             ? first_own_column<kGroupSize>(packed_row(Access::row(m, h)), tile.first_entry + first)
             : -1;
-    BestEntry best = no_entry();
+    ScoredEntry best = no_scored_entry();
 #pragma unroll
     for (int n = 0; n < Access::kColumnTiles; ++n)
 #pragma unroll
@@ -102,28 +146,119 @@ LAZYROPE_DEVICE void scan_entries(const Scores& scores, SharedPtr best_entries,
   for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      has_better |=
-          best_of_lane(m, h).score > ld_shared<float>(best_entries + Access::row(m, h) * kStride);
+      has_better |= order_of(best_of_lane(m, h).score) >
+                    ld_shared<BestEntry>(best_entries + Access::row(m, h) * kStride).order;
   if (vote_sync_any(has_better)) {
     bar_warp_sync();  // all lanes have read the rows
 #pragma unroll
     for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        BestEntry best = best_of_lane(m, h);
-        if (best.location != kNoEntry) best.location = locate(first + best.location);
+        const ScoredEntry of_lane = best_of_lane(m, h);
+        BestEntry best = no_entry();
+        if (of_lane.number != no_number())
+          best = best_entry(of_lane.score, locate(first + of_lane.number));
 #pragma unroll
-        for (int mask = Access::kFirstMask; mask < Access::kEndMask; mask *= 2) {
-          const BestEntry other = {shfl_sync_bfly(best.score, mask),
-                                   shfl_sync_bfly(best.location, mask)};
-          if (is_better(other, best)) best = other;
-        }
+        for (int mask = Access::kFirstMask; mask < Access::kEndMask; mask *= 2)
+          improve(best, shfl_best(best, mask));
         const SharedPtr to = best_entries + Access::row(m, h) * kStride;
-        if (Access::is_first_of_row() && best.score > ld_shared<float>(to)) st_shared(to, best);
+        if (Access::is_first_of_row() && is_better(best, ld_shared<BestEntry>(to)))
+          st_shared(to, best);
       }
     bar_warp_sync();
   }
 }
+
+// The best entries of a memory that a lane has found in tiles of scores (TileAccess), in registers,
+// for few rows. A warp's columns of a tile are consecutive slots of one page, so the locations of a
+// lane's columns are as far apart as the columns are.
+//
+// There is no exchange between lanes before the end of the memory, and the code is short: at one
+// request a CTA sees few tiles, and waits for each line of code that it executes for the first
+// time.
+template <int kGroupSize, class Scores>
+class LaneScan {
+  using Access = TileAccess<Scores>;
+  static constexpr int kRows = 2 * Access::kRowTiles;
+  static_assert(Access::kColumnTiles == 1 && is_power_of_two(kRows) &&
+                kRows * Access::kFirstMask <= Access::kEndMask);
+
+ public:
+  LAZYROPE_DEVICE LaneScan() {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      score_[i] = -infinity_f32();
+      location_[i] = 0;
+    }
+  }
+
+  // Compares a tile. `location` is that of the lane's first column. packed_row(row) returns the
+  // packed row of the request that a row of the warp is.
+  template <class PackedRow>
+  LAZYROPE_DEVICE void scan(const Scores& scores, const EntryTile& tile, uint32 location,
+                            const PackedRow& packed_row) {
+    const int32 first = Access::first_column();
+    const uint32 exists =
+        Access::columns_before(tile.end - first) & ~Access::columns_before(tile.begin - first);
+    if (tile.has_key_per_head) {
+      compare(scores, location, [&](int m, int h, int i) {
+        const int32 own =
+            first_own_column<kGroupSize>(packed_row(Access::row(m, h)), tile.first_entry + first);
+        return (exists >> i & 1) != 0 && Access::column_offset(0, i) % kGroupSize == own;
+      });
+    } else {
+      compare(scores, location, [&](int, int, int i) { return (exists >> i & 1) != 0; });
+    }
+  }
+
+  // Returns the best entry that the warp has found for row own_row(). In each step, a lane keeps
+  // half of its rows and gives the others to a lane that keeps these.
+  LAZYROPE_DEVICE BestEntry best_of_row() const {
+    BestEntry best[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) best[i] = best_entry(score_[i], location_[i]);
+    int mask = Access::kFirstMask;
+#pragma unroll
+    for (int count = kRows / 2; count > 0; count /= 2, mask *= 2) {
+      const bool keeps_second = (lane_index() & mask) != 0;
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const BestEntry own = keeps_second ? best[2 * i + 1] : best[2 * i];
+        const BestEntry given = keeps_second ? best[2 * i] : best[2 * i + 1];
+        best[i] = own;
+        improve(best[i], shfl_best(given, mask));
+      }
+    }
+#pragma unroll
+    for (; mask < Access::kEndMask; mask *= 2) improve(best[0], shfl_best(best[0], mask));
+    return best[0];
+  }
+  LAZYROPE_DEVICE static int32 own_row() {
+    const int32 i = lane_index() / Access::kFirstMask % kRows;
+    return Access::row(i / 2, i % 2);
+  }
+  // Returns true in one of the lanes with the same own_row().
+  LAZYROPE_DEVICE static bool is_first_of_row() {
+    return lane_index() < kRows * Access::kFirstMask;
+  }
+
+ private:
+  template <class Counts>
+  LAZYROPE_DEVICE void compare(const Scores& scores, uint32 location, const Counts& counts) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float score = Access::at(scores, row / 2, 0, row % 2 * 2 + i);
+        if (!counts(row / 2, row % 2, i) || !(score > score_[row])) continue;
+        score_[row] = score;
+        location_[row] = location + static_cast<uint32>(Access::column_offset(0, i));
+      }
+  }
+
+  float score_[kRows];
+  uint32 location_[kRows];
+};
 
 // Returns the address of the entry of a memory in a RowEntries in shared memory.
 LAZYROPE_DEVICE SharedPtr entry_of(SharedPtr row_entries, int32 memory) {
@@ -164,17 +299,22 @@ class EntryStates {
         head_stride_(params.pool.head_stride),
         lse_(params.entry_lse) {}
 
-  // Adds the best entries to kQuads quads of a row, kStride quads from one to the next.
+  // Adds an entry to kQuads quads of a row, kStride quads from one to the next.
   template <int kStride, int kQuads>
   LAZYROPE_DEVICE void add(RowQuads<kQuads>& row, int32 kv_head, int32 quad,
-                           const RowEntries<kMemories>& best) const {
-#pragma unroll
+                           const BestEntry& entry) const {
+    const RowQuads<kQuads> states[] = {state<kStride, kQuads>(~entry.inverse, kv_head, quad)};
+    constexpr bool kExists[] = {true};
+    combine_into(row, states, kExists);
+  }
+  // Adds the best entries of a row's memories.
+  template <int kStride, int kQuads>
+  LAZYROPE_DEVICE void add_all(RowQuads<kQuads>& row, int32 kv_head, int32 quad,
+                               RowEntries<kMemories> best) const {
+#pragma unroll 1
     for (int i = 0; i < kMemories; ++i) {
-      if (best.of[i].location == kNoEntry) continue;
-      const RowQuads<kQuads> states[] = {
-          state<kStride, kQuads>(best.of[i].location, kv_head, quad)};
-      constexpr bool kExists[] = {true};
-      combine_into(row, states, kExists);
+      const BestEntry entry = best.take_first();
+      if (is_entry(entry)) add<kStride>(row, kv_head, quad, entry);
     }
   }
 
@@ -182,13 +322,13 @@ class EntryStates {
   // An entry whose LSE is -infinity stands for no key. Its state must be finite, because it is
   // multiplied by 0.
   template <int kStride, int kQuads>
-  LAZYROPE_DEVICE RowQuads<kQuads> state(int32 location, int32 kv_head, int32 quad) const {
-    const int32 page = location / lse_.page_size;
-    const int32 slot = location - page * lse_.page_size;
-    const uint8* from = values_ + static_cast<uint64>(static_cast<uint32>(page)) * page_stride_ +
-                        static_cast<uint32>(slot) * slot_stride_ +
+  LAZYROPE_DEVICE RowQuads<kQuads> state(uint32 location, int32 kv_head, int32 quad) const {
+    const int32 bits = slot_bits(lse_.page_size);
+    const uint32 page = location >> bits;
+    const uint32 slot = location - (page << bits);
+    const uint8* from = values_ + static_cast<uint64>(page) * page_stride_ + slot * slot_stride_ +
                         static_cast<uint32>(kv_head) * head_stride_;
-    const float lse = lse_of(page, slot, kv_head);
+    const float lse = lse_of(static_cast<int32>(page), static_cast<int32>(slot), kv_head);
     RowQuads<kQuads> state;
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) load_quad(state.value + 4 * i, from, quad + i * kStride);

@@ -90,8 +90,7 @@ class TileCombiner {
   // Polls the batch's partial results until all of them have arrived, and combines them. Returns
   // false if some have not arrived after max_polls polls. All lanes of a warp take part.
   LAZYROPE_DEVICE bool poll(int32 batch, int32 max_polls, Combined& combined) const {
-    combined = {task(batch), empty_partial<kLaneQuads>()};
-    if constexpr (kHasStates) combined.best.reset();
+    combined = {task(batch), empty_partial<kLaneQuads>()};  // its best entries are none
     const auto columns = partials_.columns(combined.task.row, combined.task.quad);
     if (!kSharesTasks || num_tasks_ > kFewTasks) {
       if (!poll_stats(columns, max_polls)) return false;
@@ -128,9 +127,8 @@ class TileCombiner {
         exists[i] = split[i] < num_splits_;
         partials[i] = words[i].partial();
         if (!exists[i]) partials[i].stats.maximum = kNoMaximum;
-        if constexpr (kHasStates) {
-          if (exists[i]) combined.best.improve(words[i].best_entries());
-        }
+        // The words of a split that does not exist are 0, and improve nothing.
+        if constexpr (kHasStates) combined.best.improve(words[i].best_entries());
       }
       combine_into(combined.partial, partials, exists);
     }
@@ -140,17 +138,12 @@ class TileCombiner {
   // Writes the rows that poll() has combined, and sets their partial results to 0, because no other
   // thread polls them. All lanes of a warp take part.
   LAZYROPE_DEVICE void write_and_clear(Combined& combined) const {
+    if constexpr (kHasStates) add_entries(combined);
     if constexpr (kSharesTasks)
       combine_lanes<Rows::kSliceQuads>(combined.partial, tasks_per_batch());
-    if constexpr (kHasStates && kSharesTasks) merge_lanes(combined.best);
     const Task& task = combined.task;
     if (!task.exists) return;
-    const int32 head = task.row < num_rows_ ? 0 : task.row / num_rows_;
-    if constexpr (kHasStates) {
-      if (first_split() == 0)
-        output_.template add_entries<Rows::kSliceLanes>(head, task.quad, combined.partial,
-                                                        combined.best);
-    }
+    const int32 head = head_of(task);
     if (first_split() == 0)
       output_.template write<Rows::kSliceLanes>(head, task.row - head * num_rows_, task.quad,
                                                 combined.partial);
@@ -175,19 +168,29 @@ class TileCombiner {
     return first >= num_splits_;
   }
 
-  // Finds the best entries of the lanes that share a task, as combine_lanes() combines their
-  // partial results.
-  LAZYROPE_DEVICE void merge_lanes(RowEntries<Spec::kMemories>& best) const {
+  // Finds the best entry of each memory among the lanes that share a task, and adds it to the first
+  // of these lanes. All lanes of the warp take part.
+  LAZYROPE_DEVICE void add_entries(Combined& combined) const {
+    const bool is_first = combined.task.exists && first_split() == 0;
     const int32 stride = tasks_per_batch();
+#pragma unroll 1
+    for (int memory = 0; memory < Spec::kMemories; ++memory) {
+      BestEntry best = combined.best.take_first();
+      if (!vote_sync_any(is_entry(best))) continue;
+      if constexpr (kSharesTasks) {
 #pragma unroll
-    for (int32 mask = kWarpThreads / 2; mask >= Rows::kSliceQuads; mask /= 2) {
-      RowEntries<Spec::kMemories> other;
-#pragma unroll
-      for (int i = 0; i < Spec::kMemories; ++i)
-        other.of[i] = {shfl_sync_bfly(best.of[i].score, mask),
-                       shfl_sync_bfly(best.of[i].location, mask)};
-      if (mask >= stride) best.improve(other);
+        for (int32 mask = kWarpThreads / 2; mask >= Rows::kSliceQuads; mask /= 2) {
+          const BestEntry other = shfl_best(best, mask);
+          if (mask >= stride) improve(best, other);
+        }
+      }
+      if (is_first && is_entry(best))
+        output_.template add_entry<Rows::kSliceLanes>(head_of(combined.task), combined.task.quad,
+                                                      combined.partial, best);
     }
+  }
+  LAZYROPE_DEVICE int32 head_of(const Task& task) const {
+    return task.row < num_rows_ ? 0 : task.row / num_rows_;
   }
 
   LAZYROPE_DEVICE Task task(int32 batch) const {

@@ -118,10 +118,11 @@ class BlockTable {
     return ld_shared<RunLocation>(run_address(block, run));
   }
 
-  // Returns the location of a slot of the block (BestEntry, abi/states.h).
-  LAZYROPE_DEVICE int32 location(int32 block, int32 slot, int32 page_size) const {
+  // Returns the location of a slot of the block (ops/states.cuh).
+  LAZYROPE_DEVICE uint32 location(int32 block, int32 slot, int32 slot_bits) const {
     const RunLocation at = run(block, slot / kRunSlots);
-    return at.page * page_size + at.slot + slot % kRunSlots;
+    return (static_cast<uint32>(at.page) << slot_bits) +
+           static_cast<uint32>(at.slot + slot % kRunSlots);
   }
 
   // Returns how many of the first chosen blocks have all their page numbers in the work tile, at

@@ -295,7 +295,8 @@ class Sm80Decode {
           entry_tile(table.info(block), code, first_column),
           [&](int32 row) { return first_row + row; },
           [&](int32 column) {
-            return table.location(block, first_column + column, params_.entry_lse.page_size);
+            return table.location(block, first_column + column,
+                                  slot_bits(params_.entry_lse.page_size));
           });
     }
   }
@@ -316,7 +317,7 @@ class Sm80Decode {
       const int32 count = smaller(num_rows() - row, LookUp::kRows);
       const LaneEntries found = look_up.find(
           {queries(), row, count, work_tile().rows().first_row + row}, [](LaneEntries&) {});
-      LookUp::template store<kRowEntryBytes>(found, best + row * kRowEntryBytes, count);
+      look_up.template store<kRowEntryBytes>(found, best + row * kRowEntryBytes, count);
     }
     bar_warp_sync();  // all lanes have read the queries
   }

@@ -325,7 +325,7 @@ class Sm80Prefill {
       scan_entries<Spec::kGroupSize>(
           scores, best, entry_tile(info, code, key), [&](int32 row) { return packed_row + row; },
           [&](int32 column) {
-            return table.location(block, key + column, params_.entry_lse.page_size);
+            return table.location(block, key + column, slot_bits(params_.entry_lse.page_size));
           });
     }
   }
@@ -344,7 +344,7 @@ class Sm80Prefill {
       const int32 count = smaller(num_rows - row, LookUp::kRows);
       const LaneEntries found =
           look_up.find({queries(), row, count, packed + row}, [](LaneEntries&) {});
-      LookUp::template store<kRowEntryBytes>(found, best + row * kRowEntryBytes, count);
+      look_up.template store<kRowEntryBytes>(found, best + row * kRowEntryBytes, count);
     }
   }
 

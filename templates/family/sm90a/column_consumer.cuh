@@ -15,8 +15,9 @@
 // Writes: weights [kKeys, kRows], row maxima and sums in its scratch memory; out and lse of the
 // rows, or their partial result (ops/work_tile_result.cuh).
 //
-// Both stages of a block of entries (abi/states.h) have keys. Their scores are compared with the
-// best of each row (ops/states.cuh), and no values are multiplied.
+// Both stages of a block of entries (abi/states.h) have keys. Each lane compares their scores with
+// its best ones (LaneScan, ops/states.cuh), and no values are multiplied. The warps find each row's
+// best entry at the end of a memory.
 //
 // Role: each of the kGroups consumer warpgroups; each of its four warps has 16 of the keys. The
 // warps synchronize by Team::sync(): named barrier 2, or 3 + group if kGroups is above 1. It
@@ -24,9 +25,9 @@
 // clear_partial_runs() and WorkTileResult::finish() synchronize all consumers by named barrier 2.
 #pragma once
 
+#include "family/sm90a/column_entries.cuh"
 #include "family/sm90a/consumer_pipelines.cuh"
 #include "isa/bulk_copy.cuh"
-#include "ops/cells.cuh"
 #include "ops/exchange.cuh"
 #include "ops/key_bias.cuh"
 #include "ops/page_mass.cuh"
@@ -38,19 +39,6 @@
 #include "ops/work_tile_result.cuh"
 
 namespace lazyrope {
-
-// The team of a warpgroup, whose warps compute together. With one warpgroup this is the team of all
-// consumers, and its index needs no computation.
-template <class Memory, int kGroups = Memory::kGroups>
-struct ColumnTeam {
-  using Type = typename Memory::ConsumerGroups;
-  LAZYROPE_DEVICE static int32 group() { return Type::team(); }
-};
-template <class Memory>
-struct ColumnTeam<Memory, 1> {
-  using Type = typename Memory::Consumers;
-  LAZYROPE_DEVICE static int32 group() { return 0; }
-};
 
 template <class Spec, class Memory>
 class ColumnConsumer {
@@ -118,70 +106,66 @@ class ColumnConsumer {
     if (Spec::kSinks && work_tile.split().index == 0)
       add_sinks<Spec, kHeads>(softmax_, params_.sinks, rows_of_head(work_tile.rows(), first_head()),
                               0, work_tile.extent().num_rows);
-    if constexpr (Memory::kHasStates) {
-      Team::sync();  // all warps have read the previous entries
-      reset_entries(entries(), kRows, Team::rank(), Team::size());
-    }
+    if constexpr (Memory::kHasStates) entries().reset();
   }
-  // Returns the best entries of the warpgroup's rows, of all memories.
-  LAZYROPE_DEVICE SharedPtr entries() const {
-    return memory_.entries() + group() * (kRows * kRowEntryBytes);
-  }
-  // Returns the best entries of the present memory among the keys of a warp, one for each row.
-  LAZYROPE_DEVICE SharedPtr entries_of_warp(int32 warp) const {
-    constexpr int32 kBytes = kRows * static_cast<int32>(sizeof(BestEntry));
-    static_assert(kWarps * kBytes == kScratch.row_maxima - kScratch.warp_maxima);
-    return scratch_ + (kScratch.warp_maxima + warp * kBytes);
+  // Returns the best entries of the warpgroup's rows.
+  LAZYROPE_DEVICE auto entries() const { return ColumnEntries<Spec, Memory>(memory_); }
+  LAZYROPE_DEVICE RowEntries<Spec::kMemories> entries_of_row(int32 row) const {
+    if constexpr (Memory::kHasStates)
+      return load_entries<Spec::kMemories>(entries().rows(), row);
+    else
+      return {};
   }
 
   // Attends to all blocks of the work tile, at least one. Returns the number of the last one.
   LAZYROPE_DEVICE int32 attend(WorkTilePtr work_tile, int32 stage) {
     const Table table = memory_.table(params_.step, work_tile);
     const WorkTileExtent extent = work_tile.extent();
-    const QueryPositions query_positions = {{extent.first_position, extent.last_position},
-                                            memory_.positions(stage) + group() * kRows * 4};
+    QueryPositions query_positions = query_positions_of(extent, stage);
     Accumulator scores;
     int32 block = pipelines_.begin(stage);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
-    pipelines_.wait_for_keys();
-    multiply_keys(scores);
-    wgmma_commit_group();
-    load_key_biases();
-    wait_for_products(scores);
-    pipelines_.release_keys();
-    [[maybe_unused]] int32 code = 0;  // the segment's memory code, in kernels of attention states
+    bool is_scanned = false;  // scan_entries() computes the block's scores
+    if constexpr (Memory::kHasStates) {
+      const int32 code = warp_uniform(table.memory_code(block));
+      is_scanned = is_memory(code) && !has_cells(code);
+    }
+    if (!is_scanned) {
+      pipelines_.wait_for_keys();
+      multiply_keys(scores);
+      wgmma_commit_group();
+      load_key_biases();
+      wait_for_products(scores);
+      pipelines_.release_keys();
+    } else {
+      clear(scores);
+      info.end = no_scores();
+    }
 #pragma unroll 1
     while (true) {
       if constexpr (Memory::kHasStates) {
-        const int32 before = code;
-        code = warp_uniform(table.memory_code(block));
-        if (code != before) change_memory(before, code);
+        const int32 code = warp_uniform(table.memory_code(block));
         if (is_memory(code)) {
           if (has_cells(code)) {
             look_up_cells(work_tile, info, code);
-            change_memory(code, 0);
-            code = 0;  // a segment of the same memory begins again
-          } else {
-            scan_block(scores, work_tile, table, block, info, code);
+          } else if (scan_entries(scores, work_tile, table, block, last, info, code)) {
+            continue;
           }
           if (block == last) {
-            change_memory(code, 0);
             store_row_stats();
             break;
           }
-          pipelines_.detect_document_change(block, last, info);
-          pipelines_.advance_to(++block);
-          pipelines_.next_document();
-          info = table.info(block);
+          enter_block(table, block, last, info);
           pipelines_.wait_for_keys();
-          multiply_keys(scores);
-          wgmma_commit_group();
-          wait_for_products(scores);
+          multiply(scores, pipelines_.keys());
           pipelines_.release_keys();
           continue;
         }
       }
+      // Look-ups leave no registers for the positions.
+      if constexpr (Memory::kHasStates)
+        query_positions = query_positions_of(work_tile.extent(), stage);
       compute_weights(scores, query_positions, info);
       if constexpr (Spec::kMeasuresPageMass) store_page_mass(scores, work_tile, table, block, info);
       // The loop also multiplies the last block's values, because the instruction cache has the
@@ -209,108 +193,84 @@ class ColumnConsumer {
     return last;
   }
 
-  // Goes on from a segment of memory code `ended` to one of `next`. The entries of the ended
-  // memory's warps are combined. Those of the next memory's warps begin where maxima and sums may
-  // have been.
-  LAZYROPE_DEVICE void change_memory(int32 ended, int32 next) const {
-    Team::sync();
-    const int32 row = Team::rank();
-    if (row < kRows) {
-      const SharedPtr to = entry_of(entries() + row * kRowEntryBytes, memory_index(ended));
-      BestEntry best = is_memory(ended) ? ld_shared<BestEntry>(to) : no_entry();
-#pragma unroll
-      for (int32 warp = 0; warp < kWarps; ++warp) {
-        const SharedPtr of_warp =
-            entries_of_warp(warp) + row * static_cast<int32>(sizeof(BestEntry));
-        const BestEntry other = is_memory(ended) ? ld_shared<BestEntry>(of_warp) : no_entry();
-        if (is_better(other, best)) best = other;
-        if (is_memory(next)) st_shared(of_warp, no_entry());
-      }
-      if (is_memory(ended)) st_shared(to, best);
-    }
-    Team::sync();
+  // Goes on to the block after `block`.
+  LAZYROPE_DEVICE void enter_block(const Table& table, int32& block, int32 last, BlockInfo& info) {
+    pipelines_.detect_document_change(block, last, info);
+    pipelines_.advance_to(++block);
+    pipelines_.next_document();
+    info = table.info(block);
   }
-
-  // Compares the scores of a block of entries with the best of each row. `scores` are those of its
-  // first half.
-  LAZYROPE_DEVICE void scan_block(Accumulator& scores, WorkTilePtr work_tile, const Table& table,
-                                  int32 block, const BlockInfo& info, int32 code) {
-    scan_half(scores, work_tile, table, block, info, code, 0);
-    multiply_second_keys(scores, pipelines_.wait_for_values());
+  // Computes the scores of keys, which are in a stage of keys or, of the second half of a block of
+  // entries, in one of values.
+  LAZYROPE_DEVICE void multiply(Accumulator& scores, SharedPtr keys) {
+    wgmma_fence();
+    Product::multiply_query_key(scores, pipelines_.queries() + group() * Product::kQueryBytes,
+                                keys + group() * Product::kColumnBytes);
     wgmma_commit_group();
     wait_for_products(scores);
-    pipelines_.release_values();
-    scan_half(scores, work_tile, table, block, info, code, kKeys);
   }
-  LAZYROPE_DEVICE void scan_half(const Accumulator& scores, WorkTilePtr work_tile,
-                                 const Table& table, int32 block, const BlockInfo& info, int32 code,
-                                 int32 first_column) const {
+  LAZYROPE_DEVICE static void clear(Accumulator& scores) {
+    using Access = TileAccess<Accumulator>;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) Access::at(scores, m, 0, i) = 0.0f;
+  }
+
+  // Finds the best entries of a memory among those from `block` on, up to the next segment that has
+  // another code. `scores` are those of the block's first half. Returns true if there is such a
+  // segment: `block` is then its first one, and `scores` are those of its keys. Otherwise `block`
+  // is the last one.
+  //
+  // At a work tile's first block there are no scores, and info.end is no_scores(). The first
+  // iteration then compares no entry. It executes the code of the others while the first keys are
+  // on their way, and the instruction cache then has it.
+  LAZYROPE_DEVICE bool scan_entries(Accumulator& scores, WorkTilePtr work_tile, const Table& table,
+                                    int32& block, int32 last, BlockInfo& info, int32 code) {
+    LaneScan<Spec::kGroupSize, Accumulator> found;
     const int32 first_row = work_tile.rows().first_row;
-    scan_entries<Spec::kGroupSize, sizeof(BestEntry)>(
-        scores, entries_of_warp(Team::warp()), entry_tile(info, code, first_column),
-        [&](int32 row) { return first_row + row % Memory::kHeadRows; },
-        [&](int32 column) {
-          return table.location(block, first_column + column, params_.entry_lse.page_size);
-        });
+    const int32 bits = slot_bits(params_.entry_lse.page_size);
+    bool is_second = info.end == no_scores();  // half of the block
+#pragma unroll 1
+    while (true) {
+      const bool has_scores = info.end != no_scores();
+      found.scan(scores, entry_tile(info, code, is_second ? kKeys : 0),
+                 table.location(block, own_slot(is_second), bits),
+                 [&](int32 row) { return first_row + row % Memory::kHeadRows; });
+      const bool ends_block = is_second && has_scores;
+      const bool is_last = ends_block && block == last;
+      if (ends_block && !is_last) enter_block(table, block, last, info);
+      const bool ends_memory =
+          ends_block && (is_last || warp_uniform(table.memory_code(block) != code));
+      if (ends_memory || !has_scores) entries().improve_by(found, memory_index(code));
+      if (is_last) return false;
+      is_second = !is_second;
+      if (is_second)
+        pipelines_.wait_for_values();
+      else
+        pipelines_.wait_for_keys();
+      multiply(scores, is_second ? pipelines_.values() : pipelines_.keys());
+      if (is_second)
+        pipelines_.release_values();
+      else
+        pipelines_.release_keys();
+      if (ends_memory) return true;
+      if (!has_scores) info = table.info(block);
+    }
+  }
+  static constexpr int32 no_scores() { return 0; }  // BlockInfo::end of a block without entries
+  // Returns the slot of the lane's first key in one half of a block.
+  LAZYROPE_DEVICE static int32 own_slot(bool is_second) {
+    return (is_second ? kKeys : 0) + ColumnLanes::first_column();
   }
 
   // Looks up the entries of a segment with cells. Nothing needs the values of its block.
   LAZYROPE_DEVICE void look_up_cells(WorkTilePtr work_tile, const BlockInfo& info, int32 code) {
-    using LookUp = CellLookUp<Spec, typename Product::QueryTile>;
-    constexpr int32 kEntryBytes = sizeof(BestEntry);
-    const CellSlots slots = cell_slots(params_.step, info.position, code);
-    const SharedPtr tile = pipelines_.queries() + group() * Product::kQueryBytes;
-    const int32 num_rows = work_tile.extent().num_rows;
-#pragma unroll 1
-    for (int32 head = 0; head < kHeads; ++head) {
-      const LookUp look_up(params_, slots, code, work_tile.rows().kv_head + first_head() + head,
-                           {Team::warp(), kWarps});
-#pragma unroll 1
-      for (int32 row = 0; row < num_rows; row += LookUp::kRows) {
-        const int32 first = head * Memory::kHeadRows + row;
-        const int32 count = smaller(num_rows - row, LookUp::kRows);
-        const LaneEntries found =
-            look_up.find({tile, first, count, work_tile.rows().first_row + row},
-                         [&](LaneEntries& best) { combine_warps(best, first, count); });
-        LookUp::template store<kEntryBytes>(
-            found, entries_of_warp(Team::warp()) + first * kEntryBytes, count);
-      }
-    }
+    ColumnEntries<Spec, Memory>::look_up_cells(
+        params_, memory_, work_tile, pipelines_.queries() + group() * Product::kQueryBytes,
+        info.position, code);
     pipelines_.wait_for_values();
     pipelines_.release_values();
-  }
-
-  // Finds the best entries of the warpgroup for `count` rows from row `first` on. Afterwards the
-  // warps' own ones in shared memory are none.
-  LAZYROPE_DEVICE void combine_warps(LaneEntries& best, int32 first, int32 count) const {
-    const auto row_of_warp = [&](int32 warp, int h) {
-      return entries_of_warp(warp) +
-             (first + RowLanes::row(0, h)) * static_cast<int32>(sizeof(BestEntry));
-    };
-    const bool is_owner = RowLanes::is_first();
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      if (is_owner && RowLanes::row(0, h) < count)
-        st_shared(row_of_warp(Team::warp(), h), best.of[h]);
-    Team::sync();
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int32 warp = 0; warp < kWarps; ++warp)
-        if (RowLanes::row(0, h) < count)
-          best.improve(h, ld_shared<BestEntry>(row_of_warp(warp, h)));
-    Team::sync();
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      if (is_owner && RowLanes::row(0, h) < count)
-        st_shared(row_of_warp(Team::warp(), h), no_entry());
-  }
-
-  // Multiplies the second half of a block of entries, which is in the stage of the block's values.
-  LAZYROPE_DEVICE void multiply_second_keys(Accumulator& scores, SharedPtr keys) const {
-    wgmma_fence();
-    Product::multiply_query_key(scores, pipelines_.queries() + group() * Product::kQueryBytes,
-                                keys + group() * Product::kColumnBytes);
   }
 
   LAZYROPE_DEVICE void multiply_keys(Accumulator& scores) const {
@@ -354,6 +314,11 @@ class ColumnConsumer {
     PositionRange queries;
     SharedPtr positions;
   };
+  LAZYROPE_DEVICE QueryPositions query_positions_of(const WorkTileExtent& extent,
+                                                    int32 stage) const {
+    return {{extent.first_position, extent.last_position},
+            memory_.positions(stage) + group() * kRows * 4};
+  }
 
   // All four warps compute the weights together, because each product needs those of all keys.
   LAZYROPE_DEVICE void compute_weights(Accumulator& scores, const QueryPositions& query_positions,
@@ -500,8 +465,7 @@ class ColumnConsumer {
     const int32 quad = Team::warp() * 4 + exchange_lane % 2 * 2 + lane_index() / 16;
 #pragma unroll
     for (int tile = 0; tile < kDimTiles; ++tile) partial[tile].stats = stats;
-    result.template write<16>(first_head() + head, row_of_head, quad, partial,
-                              load_entries<Spec::kMemories>(entries(), row));
+    result.template write<16>(first_head() + head, row_of_head, quad, partial, entries_of_row(row));
   }
 
   // Selects the lane's values of row tile m. The compiler does not know m, and registers cannot be

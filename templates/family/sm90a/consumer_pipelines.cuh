@@ -137,8 +137,9 @@ class ConsumerPipelines {
   LAZYROPE_DEVICE SharedPtr wait_for_values() {
     values_.wait(value_stage_.index, values_ready_);
     values_ready_ = false;
-    return memory_.values(value_stage_.index);
+    return values();
   }
+  LAZYROPE_DEVICE SharedPtr values() const { return memory_.values(value_stage_.index); }
   LAZYROPE_DEVICE void release_values() {
     values_.release(value_stage_.index);
     value_stage_.advance();

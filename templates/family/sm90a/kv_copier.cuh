@@ -115,8 +115,9 @@ class KvCopier {
     windows_.finish_last_block(end - 1);
   }
 
-  // Prefetches the lines to which the CTA's last result goes. Otherwise the consumers would wait at
-  // the end for the kernel's parameters, and for the first translation of these addresses.
+  // Prefetches the lines to which the CTA's last result goes, and a line of the LSEs of entries.
+  // Otherwise the consumers would wait at the end for the kernel's parameters, and for the first
+  // translation of these addresses.
   LAZYROPE_DEVICE void prefetch_outputs(WorkTilePtr work_tile) const {
     const KvSplit split = work_tile.split();
     prefetch_global_l2(partial_row<Memory::kHeadDim, Memory::kMemories>(
@@ -124,6 +125,7 @@ class KvCopier {
     const int64 token = work_tile.rows().query_token;
     prefetch_global_l2(static_cast<const uint8*>(attend_.out.data) +
                        token * attend_.out.token_stride);
+    if constexpr (Memory::kHasStates) prefetch_global_l2(attend_.entry_lse.data);
     if (attend_.lse.data != nullptr)
       prefetch_global_l2(reinterpret_cast<const uint8*>(attend_.lse.data) +
                          token * attend_.lse.token_stride);
@@ -136,13 +138,12 @@ class KvCopier {
     const int32 end = block + num_blocks;
 #pragma unroll 1
     while (true) {
-      BoxCoord at = locate(table, block);
       const bool has_entries = this->has_entries(table, block);
+      BoxCoord at{};
+      if constexpr (!Memory::kHasStates) at = locate(table, block);
 #pragma unroll 1
       for (int32 ring = 0; ring < 2; ++ring) {
-        if constexpr (Memory::kHasStates) {
-          if (has_entries && ring == 1) at = locate(table, block, 1);
-        }
+        if constexpr (Memory::kHasStates) at = locate(table, block, has_entries ? ring : 0);
         copy_tile(ring == 0 || has_entries ? maps_.keys : maps_.values, at,
                   key_stage_.index + ring * Memory::kStages);
       }
