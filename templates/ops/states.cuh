@@ -307,6 +307,15 @@ class EntryStates {
     constexpr bool kExists[] = {true};
     combine_into(row, states, kExists);
   }
+  // Prefetches what add() loads for all quads of a row.
+  LAZYROPE_DEVICE void prefetch(int32 kv_head, const BestEntry& entry) const {
+    constexpr int32 kLineBytes = 128;
+    constexpr int32 kBytes = Spec::kHeadDim * (Product::kScaled ? 1 : 2);
+    const EntryAddress at = address_of(~entry.inverse, kv_head);
+    prefetch_global_l2(at.lse);
+#pragma unroll
+    for (int32 line = 0; line < kBytes; line += kLineBytes) prefetch_global_l2(at.state + line);
+  }
   // Adds the best entries of a row's memories.
   template <int kStride, int kQuads>
   LAZYROPE_DEVICE void add_all(RowQuads<kQuads>& row, int32 kv_head, int32 quad,
@@ -323,23 +332,28 @@ class EntryStates {
   // multiplied by 0.
   template <int kStride, int kQuads>
   LAZYROPE_DEVICE RowQuads<kQuads> state(uint32 location, int32 kv_head, int32 quad) const {
-    const int32 bits = slot_bits(lse_.page_size);
-    const uint32 page = location >> bits;
-    const uint32 slot = location - (page << bits);
-    const uint8* from = values_ + static_cast<uint64>(page) * page_stride_ + slot * slot_stride_ +
-                        static_cast<uint32>(kv_head) * head_stride_;
-    const float lse = lse_of(static_cast<int32>(page), static_cast<int32>(slot), kv_head);
+    const EntryAddress at = address_of(location, kv_head);
+    const float lse = ld_global_nc(at.lse);
     RowQuads<kQuads> state;
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i) load_quad(state.value + 4 * i, from, quad + i * kStride);
+    for (int i = 0; i < kQuads; ++i) load_quad(state.value + 4 * i, at.state, quad + i * kStride);
     state.stats =
         lse == -infinity_f32() ? RowStats{kNoMaximum, 0.0f} : RowStats{lse * kLog2e, 1.0f};
     return state;
   }
 
-  LAZYROPE_DEVICE float lse_of(int32 page, int32 slot, int32 kv_head) const {
-    const int32 row = page * lse_.num_kv_heads + kv_head;
-    return ld_global_nc(lse_.data + static_cast<int64>(row) * lse_.page_size + slot);
+  struct EntryAddress {
+    const uint8* state;
+    const float* lse;
+  };
+  LAZYROPE_DEVICE EntryAddress address_of(uint32 location, int32 kv_head) const {
+    const int32 bits = slot_bits(lse_.page_size);
+    const uint32 page = location >> bits;
+    const uint32 slot = location - (page << bits);
+    const int32 row = static_cast<int32>(page) * lse_.num_kv_heads + kv_head;
+    return {values_ + static_cast<uint64>(page) * page_stride_ + slot * slot_stride_ +
+                static_cast<uint32>(kv_head) * head_stride_,
+            lse_.data + static_cast<int64>(row) * lse_.page_size + slot};
   }
 
   LAZYROPE_DEVICE static void load_quad(float* to, const uint8* row, int32 quad) {

@@ -89,6 +89,9 @@ class ColumnConsumer {
       // The warp writes its results before it releases the queries and the window, because other
       // CTAs may wait for the results.
       if (num_blocks > 0) pipelines_.finish_work_tile(last);
+      if constexpr (Memory::kHasStates) {
+        if (!result.is_unsplit()) entries().prefetch_states(params_, work_tile);
+      }
       result.finish(work_tile.is_last(), memory_.at + Memory::kFlags);
     });
   }

@@ -75,6 +75,17 @@ class ColumnEntries {
     Team::sync();
   }
 
+  // Prefetches the states and the LSEs of the rows' best entries. They may be the best of all KV
+  // splits. The CTA that combines a row then finds them in L2.
+  LAZYROPE_DEVICE void prefetch_states(const AttendParams& params, WorkTilePtr work_tile) const {
+    const int32 i = Team::rank();
+    if (i >= kRows * kMaxMemories) return;
+    const auto entry = ld_shared<BestEntry>(entries_ + i * kEntryBytes);
+    const int32 head = i / kMaxMemories / Memory::kHeadRows;
+    if (is_entry(entry))
+      EntryStates<Spec>(params).prefetch(work_tile.rows().kv_head + group() * kHeads + head, entry);
+  }
+
   // Looks up the entries of segment `segment`, which are in cells. `queries` are the rotated
   // queries of the warpgroup's rows.
   //
