@@ -19,6 +19,9 @@
 
 namespace lazyrope {
 
+// The term of a run of which a row sees no slot: -infinity.
+inline constexpr uint32 kNoTerm = 0xff800000u;
+
 inline constexpr int kPlanPageMassThreads = 256;
 inline constexpr int kPlanPageMassSharedBytes = kPlanPageMassThreads / 32 * 4;
 // A CTA of sum_page_mass sums kSumRuns runs at a time: a sector of each row's terms. Its threads

@@ -4,6 +4,11 @@
 // when the weights were computed. So terms of different blocks and KV splits need no common
 // maximum. sum_page_mass subtracts the log-sum-exp of the whole row.
 //
+// In prefill on Hopper, products of 16 bits add the weights up (store_sums()): to multiply the
+// weights of a run by 16 rows of eight columns, of which one is ones and the others are zeros,
+// takes no time of the lanes. The sums are then those of the rounded weights, as are a row's
+// results. Elsewhere the lanes that share a row add up their weights, and exchange sums.
+//
 // Shuffles come before all branches, so that the compiler knows that the lanes have converged.
 #pragma once
 
@@ -71,6 +76,28 @@ class PageMass {
             st_global(view_.terms + (rows.first[m][h] + runs.first + run),
                       term_of(sums[m][h][group], softmax.maximum[m][h]));
         }
+  }
+
+  // Stores the terms of `runs` from the sums of their weights, an accumulator: column r is run r.
+  // The terms replace the sums. pin() keeps the compiler from computing each of them in the branch
+  // of its store, where the lane would wait for one logarithm after the other.
+  template <class Sums, class Softmax>
+  LAZYROPE_DEVICE void store_sums(Sums& sums, const Softmax& softmax, const Rows<1>& rows,
+                                  RunRange runs) const {
+    if (view_.rows == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      sums[i] = bits_as_float(term_of(sums[i], softmax.maximum[0][i / 2]));
+    sums.pin();
+    const int32 run = column_of(lane_index(), 0);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      uint32* const to = view_.terms + (rows.first[0][h] + runs.first + run);
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (rows.first[0][h] >= 0 && run + i < runs.count)
+          st_global(to + i, float_as_bits(sums[2 * h + i]));
+    }
   }
 
   // Stores the terms of one run from weights whose rows are distributed as ColumnLanes. The warp's
@@ -141,10 +168,9 @@ class PageMass {
     return own + shfl_sync_bfly(is_upper ? first : second, distance);
   }
 
-  // A term of 0 says that the row sees no slot of the run, so a logarithm of 0 becomes -0.
+  // The term of a run of which the row sees no slot is -infinity, as before the kernel.
   LAZYROPE_DEVICE static uint32 term_of(float sum, float maximum) {
-    const uint32 bits = float_as_bits(maximum + lg2_approx_ftz_f32(sum));
-    return sum == 0.0f ? 0u : bits == 0 ? 0x80000000u : bits;
+    return float_as_bits(maximum + lg2_approx_ftz_f32(sum));
   }
 
   const PageMassView& view_;
