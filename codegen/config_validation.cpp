@@ -42,7 +42,8 @@ class TileConfigCheck {
         kv_bytes_(bytes_of(spec.pool_dtype())),
         states_(spec.states),
         has_odd_kv_heads_(spec.has_odd_kv_heads),
-        has_key_bias_(spec.key_bias),
+        bias_(bias_form(spec)),
+        page_mass_(spec.page_mass),
         float8_(spec.compute == Compute::kFloat8) {}
 
   void shape() const {
@@ -76,7 +77,7 @@ class TileConfigCheck {
     if (!has_family(arch, tile_.family))
       throw SpecError(fmt::format("kernel config: {}.family = {}; {} has only {}", name_,
                                   to_string(tile_.family), arch.name, to_string(arch.family)));
-    const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_, has_key_bias_, states_, float8_);
+    const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_, bias_, states_, float8_, page_mass_);
     if (bytes > arch.shared_per_block)
       throw SpecError(
           fmt::format("kernel config: {} needs {} bytes of shared memory; a CTA has {} on {}",
@@ -104,7 +105,7 @@ class TileConfigCheck {
       one_of("warp_n", tile_.warp_n,
              float8_          ? std::vector{128}
              : kv_bytes_ == 1 ? std::vector{64, 128}
-                              : std::vector{64, 96, 128});
+                              : std::vector{64, 96, 112, 128});
       one_of("ctas_per_sm", tile_.ctas_per_sm, {1});
     } else {
       one_of("warp_m", tile_.warp_m, {16, 32});
@@ -176,7 +177,8 @@ class TileConfigCheck {
   int kv_bytes_;
   bool states_;  // the blocks of entries have twice the runs (templates/abi/states.h)
   bool has_odd_kv_heads_;
-  bool has_key_bias_;
+  BiasForm bias_;
+  bool page_mass_;
   bool float8_;
 };
 

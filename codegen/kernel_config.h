@@ -12,6 +12,11 @@ inline constexpr int kThreadsPerWarp = 32;
 inline constexpr int kWarpsPerWarpgroup = 4;
 inline constexpr int kSm90aPrefillWarps = 8;  // two warpgroups, which divide 128 query rows
 
+// How a prefill kernel of family sm90a adds the bias of keys (templates/ops/key_bias.cuh). All
+// other kernels add it to each score.
+enum class BiasForm { kNone, kAdded, kMultiplied };
+BiasForm bias_form(const KernelSpec& spec);
+
 // The tile of one attend kernel: the warps of a CTA, the rows and keys of each warp, and the stages
 // of a ring. The warps of a prefill kernel divide the query rows (warps_m), those of a decode
 // kernel the keys (warps_n). Family sm90a has further warps, the producers, which are not counted
@@ -38,8 +43,8 @@ struct TileConfig {
   int planner_block_n() const { return family == Family::kSm90a ? block_n() : warp_n; }
   // Returns the dynamic shared memory of a CTA in bytes. An element of the pool has kv_bytes bytes.
   // Kernels of a key bias, those of attention states and those of 8-bit products need other sizes.
-  int shared_bytes(int head_dim, int kv_bytes = 2, bool key_bias = false, bool states = false,
-                   bool float8 = false) const;
+  int shared_bytes(int head_dim, int kv_bytes = 2, BiasForm bias = BiasForm::kNone,
+                   bool states = false, bool float8 = false, bool page_mass = false) const;
   // Does the same for the kernels of a spec.
   int shared_bytes(const KernelSpec& spec) const;
   // Returns the global memory of a CTA in bytes in which its consumers save the queries of the

@@ -17,6 +17,15 @@ constexpr int kRunLocationBytes = 8;
 constexpr int kBiasBytes = 4;    // bytes of the bias of a key
 constexpr int kWindowRuns = 32;  // runs of a window of the block table: one for each lane
 
+// Products that add the bias (ops/key_bias.cuh) read a chunk for each key, and a core matrix of
+// ones for all queries. These are functions, because a constant would take constant memory of all
+// kernels.
+constexpr int bias_column_bytes() { return kChunkBytes; }
+constexpr int bias_ones_bytes() { return 8 * kChunkBytes; }
+// Products that add up the weights of each run of a block (ops/page_mass.cuh) read eight of these
+// chunks for a run, each time one chunk further on.
+constexpr int run_selector_bytes(int runs) { return (runs + 7) * kChunkBytes; }
+
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
 // Returns the 16-byte chunks of a row of tile/shared_tile.cuh, whose columns are padded to a
@@ -183,7 +192,9 @@ struct Sm90aLayout {
   int query_order;
   int flags;
   int first_blocks;  // the number of each work tile's first block
-  int key_biases;    // the biases of each stage's keys, in decode if the spec has a key bias
+  int key_biases;    // the biases of each stage's keys, in decode or if products add them
+  int bias_ones;     // the queries' side of products that add biases
+  int run_selector;  // the runs' side of products that add up the weights of each run
   int consumer_scratch;
   int entries;       // the best entries of each row, in kernels of attention states
   int query_scales;  // the scales of each work tile's 8-bit queries
@@ -201,8 +212,10 @@ struct Sm90aShape {
   bool is_prefill;
   bool widens;  // the pool has 8-bit elements
   bool key_bias = false;
-  bool states = false;  // the kernel attends to attention states
-  bool float8 = false;  // products are of 8-bit queries, keys, weights and values
+  bool multiplies_bias = false;  // products add the biases: see with_fitting_biases()
+  bool states = false;           // the kernel attends to attention states
+  bool page_mass = false;        // the kernel measures page masses
+  bool float8 = false;           // products are of 8-bit queries, keys, weights and values
 };
 
 constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
@@ -248,16 +261,27 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   layout.query_order = take(copy_warps(is_prefill, shape.head_dim) == 2 ? kIssueOrderBytes : 0);
   layout.flags = take(kSharedFlagBytes);
   layout.first_blocks = take(kSharedFlagBytes);
-  // Consumers of prefill load biases from global memory.
-  const bool has_biases = shape.key_bias && !is_prefill;
-  layout.key_biases =
-      take(has_biases ? shape.stages * shape.heads * shape.block_n * kBiasBytes : 0);
+  // Consumers of prefill load biases from global memory, unless products add them.
+  const int bias_bytes = shape.multiplies_bias                 ? bias_column_bytes()
+                         : shape.key_bias && !shape.is_prefill ? kBiasBytes
+                                                               : 0;
+  layout.key_biases = take(shape.stages * shape.heads * shape.block_n * bias_bytes);
+  layout.bias_ones = take(shape.multiplies_bias ? bias_ones_bytes() : 0);
+  const bool adds_up_runs = shape.page_mass && is_prefill && !shape.float8;
+  layout.run_selector = take(adds_up_runs ? run_selector_bytes(shape.block_n / kRunSlots) : 0);
   layout.consumer_scratch = take(is_prefill ? 0 : shape.warpgroups * scratch);
   layout.entries = take(entry_bytes(shape.block_m, shape.states));
   layout.query_scales = take(shape.float8 ? kWorkTileStages * shape.block_m : 0);
   layout.totals = take(shape.float8 ? shape.block_m * shape.head_dim * 4 : 0);
   layout.bytes = end;
   return layout;
+}
+
+// Returns the shape with multiplies_bias only if shared memory has room for the columns of biases.
+constexpr Sm90aShape with_fitting_biases(Sm90aShape shape) {
+  const int most_bytes = 227 * 1024;  // the limit of a CTA on sm_90
+  if (layout_of(shape).bytes > most_bytes) shape.multiplies_bias = false;
+  return shape;
 }
 
 }  // namespace lazyrope

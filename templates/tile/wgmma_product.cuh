@@ -82,6 +82,37 @@ struct WgmmaProduct {
       for (int i = 0; i < 4; ++i) scores[4 * n + i] = tiles[n][i];
   }
 
+  // Adds the product of 16 more columns of queries and keys to the scores. The two chunks of a
+  // key's columns are the same.
+  template <int kKeys>
+  LAZYROPE_DEVICE static void multiply_more_columns(Accumulator<kKeys>& scores,
+                                                    SharedDescriptor queries,
+                                                    SharedDescriptor keys) {
+    const SharedDescriptor a[1] = {queries}, b[1] = {keys};
+    wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a, b, true);
+  }
+  // Does the same by one warp alone, with queries that are all ones. `keys` are the chunks of the
+  // keys.
+  template <int kKeys>
+  LAZYROPE_DEVICE static void add_columns_by_warp(Accumulator<kKeys>& scores, SharedPtr keys) {
+    const uint32 one = Element::pack(1.0f, 1.0f);
+    const uint32 ones[4] = {one, one, one, one};
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; n += 4) {
+      uint32 b[4];
+      ldmatrix_x4(b, keys + smaller(8 * n + lane_index(), kKeys - 1) * 16);
+#pragma unroll
+      for (int i = 0; i < 4 && n + i < kKeys / 8; ++i) {
+        float tile[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) tile[k] = scores[4 * (n + i) + k];
+        Element::mma(tile, ones, b[i], b[i]);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) scores[4 * (n + i) + k] = tile[k];
+      }
+    }
+  }
+
   // rows += weights x values. With kAddsWeights, `ones` is a panel of 16 rows of ones.
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_weight_value(Rows& rows,
@@ -95,6 +126,18 @@ struct WgmmaProduct {
         b[step] = value_columns<kKeys>(values, ones, step, i);
       wgmma_m64k16<Type, Rows::kTileColumns, Major::kMN>(rows.tile[i], weights, b, true);
     }
+  }
+  // sums = the sums of the weights of each run of 16 keys. selector(run) is the operand that adds
+  // the weights to column `run`.
+  template <int kKeys, class Selector>
+  LAZYROPE_DEVICE static void add_up_runs(Accumulator<8>& sums,
+                                          const OperandA (&weights)[kKeys / 16],
+                                          const Selector& selector) {
+    static_assert(kKeys / 16 <= 8);
+    SharedDescriptor b[kKeys / 16];
+#pragma unroll
+    for (int run = 0; run < kKeys / 16; ++run) b[run] = selector(run);
+    wgmma_m64k16<Type, 8, Major::kK>(sums, weights, b, false);
   }
   // Returns the sum of a row's softmax weights. Every lane of the row has it.
   LAZYROPE_DEVICE static float& sum(Rows& rows, int h) { return rows[kHeadDim / 2 + 2 * h]; }

@@ -259,9 +259,16 @@ TRIALS = [
     Trial("shared segments", lambda: requests_that_share(9), DECODE, PREFILL),
     # plan_page_mass scans these segments in two rounds, and a CTA of sum_page_mass sums several groups of runs.
     Trial("page masses", documents([5] * 300, 1, kv_heads=1, page_mass=True), DECODE, PREFILL),
+    Trial("hopper page masses", documents([40, 300, 70], 20, page_mass=True), DECODE, LONG_HOPPER),
     Trial("page masses of requests", lambda: requests_of_one_document(4, page_mass=True), DECODE, PREFILL),
     # Consumers read the block table a block ahead, so at each fourth block they read the next window.
-    Trial("hopper with a bias", documents([5] * 50, 20, kv_heads=1, key_bias=True), DECODE, LONG_HOPPER),
+    Trial(
+        "hopper with an added bias",
+        documents([5] * 50, 20, kv_heads=1, key_bias=True, dtype="float16"),
+        DECODE,
+        LONG_HOPPER,
+    ),
+    Trial("hopper with a multiplied bias", documents([40, 300, 70], 20, key_bias=True), DECODE, LONG_HOPPER),
     Trial("hopper decode with a bias", documents([40, 300, 70], 3, key_bias=True), HOPPER_PAIRS, HOPPER),
     Trial("decode with a bias", documents([40, 20, 100], 2, key_bias=True), DECODE, PREFILL),
     # Memories come one after another, and between documents.

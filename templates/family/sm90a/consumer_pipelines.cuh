@@ -115,6 +115,9 @@ class ConsumerPipelines {
   LAZYROPE_DEVICE SharedDescriptor key_columns() const {
     return memory_.key_columns(key_stage_.index);
   }
+  LAZYROPE_DEVICE SharedDescriptor bias_columns() const {
+    return memory_.bias_columns(key_stage_.index);
+  }
   LAZYROPE_DEVICE void release_keys() {
     keys_.release(key_stage_.index);
     key_stage_.advance();

@@ -3,9 +3,10 @@
 // scheduler that issued both would delay its own consumer warps, and all consumers wait for these.
 //
 // Reads: the pools of keys and values through tensor maps (abi/attend_tma.h); the block table; the
-// bias of keys in decode, if the spec has one.
+// bias of keys in decode or if products add it, if the spec has one.
 // Writes: stages of the key ring and of the value ring: tiles [kKeys, kHeads * head_dim], or their
-// 8-bit form if kWidens. With the keys of a stage come their biases [kHeads, kKeys].
+// 8-bit form if kWidens. With the keys of a stage come their biases: [kHeads, kKeys] in decode, or
+// columns of the score product if products add them (ops/key_bias.cuh).
 //
 // Role: warp 1, and the last producer warp if there are two copiers. A copier consumes the work
 // tile and window pipelines. It produces the key and value pipelines, or the stored pipeline if
@@ -44,9 +45,14 @@ class KvCopier {
   static constexpr bool kIsStored =
       Memory::kWidens || (Memory::kFloat8 && kCopied == Copied::kValues);
   static_assert(!Memory::kFloat8 || kCopied != Copied::kBoth);
-  static constexpr bool kCopiesBiases = Memory::kBiasBytesOfStage > 0;
+  static constexpr bool kCopiesBiases = Memory::kHasKeyBias && !Memory::kIsPrefill;
+  // If true, the copier of keys also writes the columns of their biases.
+  enum : bool { kWritesBiases = Memory::kMultipliesBiases && kCopied != Copied::kValues };
   static constexpr bool kPrefetchesBiases =
-      Memory::kHasKeyBias && Memory::kIsPrefill && kCopied != Copied::kValues;
+      Memory::kHasKeyBias && Memory::kIsPrefill && kCopied != Copied::kValues && !kWritesBiases;
+  using Biases = typename SelectType<kWritesBiases, KeyBiasColumns<Memory::kKeys>, NoKeyBias>::Type;
+  // If true, the copier arrives at a tile's barrier some time after it has issued the copies.
+  enum : bool { kArrivesLater = kSignalsQueries || kWritesBiases };
   // This octet and the next are outside the pool, and TMA writes zeros for them.
   static constexpr int32 kNoOctet = -2;
   static_assert(kRunSlots == 2 * kOctetSlots);
@@ -103,7 +109,8 @@ class KvCopier {
     bool begins_document = true;
 #pragma unroll 1
     while (true) {
-      copy_tile(map, locate(table, block), ring.index + (kAreKeys ? 0 : Memory::kStages),
+      const Biases biases = load_biases(table, block);
+      copy_tile(map, locate(table, block), ring.index + (kAreKeys ? 0 : Memory::kStages), biases,
                 begins_document);
       ring.advance();
       begins_document = kSignalsQueries && Memory::kHasRotation &&
@@ -145,7 +152,7 @@ class KvCopier {
       for (int32 ring = 0; ring < 2; ++ring) {
         if constexpr (Memory::kHasStates) at = locate(table, block, has_entries ? ring : 0);
         copy_tile(ring == 0 || has_entries ? maps_.keys : maps_.values, at,
-                  key_stage_.index + ring * Memory::kStages);
+                  key_stage_.index + ring * Memory::kStages, Biases{});
       }
       key_stage_.advance();  // values have the same stages in their ring
       is_filled_ |= key_stage_.index == 0;
@@ -164,6 +171,7 @@ class KvCopier {
     const int32 last = first + num_blocks - 1;
     BoxCoord next{};
     BoxCoord before{};
+    Biases biases{};
 #pragma unroll 1
     for (int32 i = 0; i <= 2 * num_blocks; ++i) {
       const bool are_values = i > 0 && i % 2 == 0;
@@ -172,10 +180,11 @@ class KvCopier {
       if (block > last) continue;
       if (!are_values) {
         if (i > 0) windows_.enter_block(block);
+        biases = load_biases(table, block);
         next = locate(table, block);
       }
       copy_tile(are_values ? maps_.values : maps_.keys, are_values ? before : next,
-                are_values ? Memory::kStages + value_stage_.index : key_stage_.index);
+                are_values ? Memory::kStages + value_stage_.index : key_stage_.index, biases);
       if (are_values)
         value_stage_.advance();
       else
@@ -222,7 +231,7 @@ class KvCopier {
   // document's rotated queries. Rotators that widen tiles need no such signal, because they rotate
   // before they widen.
   LAZYROPE_DEVICE void copy_tile(const BoxMaps& map, BoxCoord of_lane, int32 stage,
-                                 bool with_queries = false) {
+                                 const Biases& biases, bool with_queries = false) {
     BoxCoord coords[kRuns];
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run)
@@ -248,7 +257,13 @@ class KvCopier {
     if constexpr (kCopiesBiases) {
       if (stage < Memory::kStages) copy_biases(stage, coords, barrier);
     }
-    if constexpr (kSignalsQueries) {
+    if constexpr (kWritesBiases) {
+      if (kCopied == Copied::kKeys || stage < Memory::kStages)
+        biases.store(memory_.key_biases(stage));
+      fence_proxy_async();
+      bar_warp_sync();  // the arrival is that of all lanes
+    }
+    if constexpr (kArrivesLater) {
       if (with_queries) await_rotated_queries();
       // All lanes have returned from the wait before the arrival. A lane that tested the barrier
       // later might find the next phase.
@@ -256,7 +271,7 @@ class KvCopier {
     }
   }
   LAZYROPE_DEVICE static void expect_bytes(SharedPtr barrier, int32 bytes) {
-    if constexpr (kSignalsQueries)
+    if constexpr (kArrivesLater)
       mbarrier_expect_tx(barrier, bytes);
     else
       mbarrier_arrive_expect_tx(barrier, bytes);
@@ -299,6 +314,13 @@ class KvCopier {
       load(tile + (Keys::kLastAt + run * Keys::Last::row_step(1)), map.smaller, at, barrier);
     else
       load(tile + (Values::panel_distance() + run * kRunBytes), map.runs, at, barrier);
+  }
+  // Loads the biases of a block's keys. They arrive while the copier waits for a stage, so that it
+  // can write their columns once it has issued the copies.
+  LAZYROPE_DEVICE Biases load_biases(const Table& table, int32 block) const {
+    Biases biases;
+    if constexpr (kWritesBiases) biases.load(params_.key_bias, table, block, kv_head_);
+    return biases;
   }
   // Copies the biases of all runs of a block. A run without a slot of the segment gets those of
   // some slot of page 0, whose scores are masked.

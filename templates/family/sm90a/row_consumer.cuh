@@ -68,7 +68,9 @@ class RowConsumer {
                                 kHeadDim % kWidestSlices == 0 ? kWidestSlices
                                 : kHeadDim % kWideSlices == 0 ? kWideSlices
                                                               : kNarrowSlices>;
-  using KeyBiases = typename SelectType<Spec::kHasKeyBias, RowKeyBias<kKeys>, NoKeyBias>::Type;
+  // If true, consumers load biases and add them to the scores.
+  enum : bool { kAddsBiases = Spec::kHasKeyBias && !Memory::kMultipliesBiases };
+  using KeyBiases = typename SelectType<kAddsBiases, RowKeyBias<kKeys>, NoKeyBias>::Type;
   using Rows = typename Product::Rows;
   using Totals = typename SelectType<Product::kFloat8, RowTotals<Rows>, NoRowTotals<Rows>>::Type;
   using Queries =
@@ -103,6 +105,22 @@ class RowConsumer {
   // Returns the first row of the warp.
   LAZYROPE_DEVICE static int32 first_row() { return Team::rank() / kWarpThreads * 16; }
 
+  // If true, products add up the weights of each run, together with the next block's scores. Others
+  // take the weights of a block from its scores.
+  enum : bool { kAddsUpRuns = Spec::kMeasuresPageMass && !Product::kFloat8 };
+  struct NoRunSums {
+    LAZYROPE_DEVICE void begin(const Table&, int32, const BlockInfo&) {}
+  };
+  struct BlockRunSums {
+    Accumulator<8> sums;
+    RunRange runs;  // the runs of the block of the sums
+
+    LAZYROPE_DEVICE void begin(const Table& table, int32 block, const BlockInfo& info) {
+      runs = {table.first_run(block), runs_before<kKeys>(info.end)};
+    }
+  };
+  using RunSums = typename SelectType<kAddsUpRuns, BlockRunSums, NoRunSums>::Type;
+
   LAZYROPE_DEVICE void start(WorkTilePtr work_tile) {
 #pragma unroll
     for (int i = 0; i < Rows::kCount; ++i) acc_o_[i] = 0.0f;
@@ -132,6 +150,7 @@ class RowConsumer {
     const WorkTileExtent extent = work_tile.extent();
     const PositionRange queries = {extent.first_position, extent.last_position};
     const auto mass_rows = page_mass_rows(work_tile);
+    RunSums run_sums;
     Scores scores;
     OperandA weights[kWeights];
     int32 block = pipelines_.begin(stage);
@@ -148,14 +167,17 @@ class RowConsumer {
       softmax_.softmax_step(scores, rows, scale, are_zero, !may_show_one_key(queries, info));
       are_zero = false;
       store_page_mass(scores, mass_rows, table, block, info);
+      run_sums.begin(table, block, info);
     };
     // Computes the scores and weights of the next block. Returns false if a maximum was too small.
     const auto compute_next_block = [&] {
       ++block;
       if (!kAdvancesDuringMma) pipelines_.advance_to(block);
-      info = issue_both_products(scores, weights, table, block);
+      info = issue_both_products(scores, weights, run_sums, table, block);
       wgmma_wait_group<1>();
       scores.pin();
+      store_run_sums(run_sums, mass_rows);
+      run_sums.begin(table, block, info);
       if constexpr (kRotatesQueries) detect_document_change(block, last, info);
       const auto scale = prepare_scores<true>(scores, queries, info);
       load_next_key_biases(table, block, last);
@@ -194,8 +216,9 @@ class RowConsumer {
       compute_scores_again(scores);
       if (kStepsBeforeLoop) full_softmax_step();
     }
-    multiply_values(weights, pipelines_.wait_for_values());
+    multiply_values(weights, pipelines_.wait_for_values(), run_sums);
     wait_for_value_product(weights);
+    store_run_sums(run_sums, mass_rows);
     pipelines_.finish_work_tile(last);
   }
 
@@ -240,6 +263,8 @@ class RowConsumer {
     if constexpr (kRotatesQueries) pipelines_.rotate_queries_back();
     Product::multiply_query_key_by_warp(scores, pipelines_.queries(), first_row(),
                                         pipelines_.keys());
+    if constexpr (Memory::kMultipliesBiases)
+      Product::add_columns_by_warp(scores, pipelines_.key_biases());
     if constexpr (kRotatesQueries) pipelines_.restore_queries();
   }
 
@@ -250,36 +275,50 @@ class RowConsumer {
 
   // Loads the biases of a block's keys.
   LAZYROPE_DEVICE void load_key_biases(const Table& table, int32 block) {
-    if constexpr (Spec::kHasKeyBias)
+    if constexpr (kAddsBiases)
       key_biases_.load(launch_.key_bias, table, block, 0, memory_.work_tile(stage_).rows().kv_head);
   }
   // Loads those of the next block, when the scores of `block` have theirs. They arrive while
   // weights and products are computed. A load for the present block would delay its products: the
   // compiler moves instructions that wait for the load between these.
   LAZYROPE_DEVICE void load_next_key_biases(const Table& table, int32 block, int32 last) {
-    if constexpr (Spec::kHasKeyBias) {
+    if constexpr (kAddsBiases) {
       if (block == last) return;
       pipelines_.await_window_of(block + 1);
       load_key_biases(table, block + 1);
     }
   }
 
+  // Issues the scores of the present keys, and the sums of the previous block's weights.
+  LAZYROPE_DEVICE void multiply_keys_and_add_up(Scores& scores, RunSums& sums,
+                                                const OperandA (&weights)[kWeights]) const {
+    multiply_keys_uncommitted(scores);
+    add_up_runs(sums, weights);
+    wgmma_commit_group();
+  }
   LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
+    multiply_keys_uncommitted(scores);
+    wgmma_commit_group();
+  }
+  LAZYROPE_DEVICE void multiply_keys_uncommitted(Scores& scores) const {
     constexpr int32 kGroupBytes = Memory::QueryTile::bytes(kGroupRows);
     wgmma_fence();
     Product::multiply_query_key(scores, pipelines_.query_columns(mma_order_.group() * kGroupBytes),
                                 pipelines_.key_columns());
-    wgmma_commit_group();
+    if constexpr (Memory::kMultipliesBiases)
+      Product::multiply_more_columns(scores, memory_.bias_ones(), pipelines_.bias_columns());
   }
 
   // Issues the scores of `block`, and the value product of the block before.
   LAZYROPE_DEVICE BlockInfo issue_both_products(Scores& scores, const OperandA (&weights)[kWeights],
-                                                const Table& table, int32 block) {
+                                                RunSums& run_sums, const Table& table,
+                                                int32 block) {
     if constexpr (kRotatesQueries)
-      if (pipelines_.changes_document()) return rotate_between(scores, weights, table, block);
+      if (pipelines_.changes_document())
+        return rotate_between(scores, weights, run_sums, table, block);
     pipelines_.wait_for_keys();
     mma_order_.order_wait();
-    multiply_keys(scores);
+    multiply_keys_and_add_up(scores, run_sums, weights);
     if constexpr (kFinishesLate)
       pipelines_.enter_ready(block);
     else if (kAdvancesDuringMma)
@@ -293,8 +332,8 @@ class RowConsumer {
   // Does the same if the queries must first be rotated for `block`, which overlaps with the value
   // product. Both products have completed on return.
   LAZYROPE_DEVICE BlockInfo rotate_between(Scores& scores, const OperandA (&weights)[kWeights],
-                                           const Table& table, int32 block) {
-    multiply_values(weights, pipelines_.wait_for_values());
+                                           RunSums& run_sums, const Table& table, int32 block) {
+    multiply_values(weights, pipelines_.wait_for_values(), run_sums);
     pipelines_.rotate_queries();
     pipelines_.wait_for_keys();
     mma_order_.order_wait();
@@ -359,20 +398,44 @@ class RowConsumer {
     else
       return NoRows{};
   }
+  // Issues the products that add up the weights of each run.
+  LAZYROPE_DEVICE void add_up_runs(RunSums& sums, const OperandA (&weights)[kWeights]) const {
+    if constexpr (kAddsUpRuns)
+      Product::template add_up_runs<kKeys>(sums.sums, weights,
+                                           [&](int run) { return memory_.run_selector(run); });
+  }
+  // Stores their results, when they have completed.
+  template <class MassRows>
+  LAZYROPE_DEVICE void store_run_sums(RunSums& sums, const MassRows& rows) const {
+    if constexpr (kAddsUpRuns) {
+      sums.sums.pin();
+      PageMass<Spec>(params_.page_mass).store_sums(sums.sums, softmax_, rows, sums.runs);
+    }
+  }
   // Stores the weights of each run of a block. If the block's weights are computed again, these
   // replace the ones before.
   template <class MassRows>
   LAZYROPE_DEVICE void store_page_mass(const Scores& weights, const MassRows& rows,
                                        const Table& table, int32 block,
                                        const BlockInfo& info) const {
-    if constexpr (Spec::kMeasuresPageMass)
+    if constexpr (Spec::kMeasuresPageMass && !kAddsUpRuns)
       PageMass<Spec>(params_.page_mass)
           .store_rows(weights, softmax_, rows,
                       {table.first_run(block), runs_before<kKeys>(info.end)});
   }
 
+  // Issues the value product, and with `sums` the sums of the same weights.
+  LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kWeights], SharedPtr values,
+                                       RunSums& sums) {
+    wgmma_fence();
+    add_up_runs(sums, weights);
+    multiply_all_values(weights, values);
+  }
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kWeights], SharedPtr values) {
     wgmma_fence();
+    multiply_all_values(weights, values);
+  }
+  LAZYROPE_DEVICE void multiply_all_values(const OperandA (&weights)[kWeights], SharedPtr values) {
     Product::template multiply_weight_value<kKeys>(acc_o_, weights, values, memory_.ones());
     wgmma_commit_group();
   }
@@ -396,9 +459,9 @@ class RowConsumer {
                                          memory_.positions(stage_) + first_row() * 4);
   }
 
-  // Caps scores, adds the biases of their keys, masks them, and with kShifts subtracts the known
-  // maxima. Returns the factor that is left. Most blocks need neither mask nor shift, so one branch
-  // tests for both.
+  // Caps scores, adds the biases of their keys if products have not, masks them, and with kShifts
+  // subtracts the known maxima. Returns the factor that is left. Most blocks need neither mask nor
+  // shift, so one branch tests for both.
   template <bool kShifts = false>
   LAZYROPE_DEVICE auto prepare_scores(Scores& scores, PositionRange queries,
                                       const BlockInfo& info) const {

@@ -26,9 +26,9 @@
 // |                     | visit blocks if         |                    |                          |
 // |                     | kSignalsRotationEnd     |                    |                          |
 // | keys, full; values, | copier, 1 and the bytes | consumers          | a block's keys or        |
-// | full                | of the copies; if       |                    | values; with few rows    |
-// |                     | kWidens the rotators,   |                    | also the keys' biases    |
-// |                     | kRotatorWarps, and so   |                    |                          |
+// | full                | of the copies; if       |                    | values; with few rows,   |
+// |                     | kWidens the rotators,   |                    | or if products add them, |
+// |                     | kRotatorWarps, and so   |                    | also the keys' biases    |
 // |                     | for values if kFloat8   |                    |                          |
 // | keys, empty;        | consumers,              | copiers            | the same, until products |
 // | values, empty       | kConsumerWarps          |                    | have read it             |
@@ -75,6 +75,36 @@
 
 namespace lazyrope {
 
+// Tells whether rotated queries include the softmax scale (TileMemory::kScalesQueries).
+template <class Spec, class Shape>
+constexpr bool scales_queries() {
+  return Shape::kWarpsN == 1 && !Spec::Product::kFloat8 &&
+         2 * Spec::Pairing::kUnits * Spec::Pairing::kPairs == Spec::kHeadDim &&
+         Spec::Element::kExponentBias == 127;
+}
+
+// Returns what the layout of shared memory depends on. Products add the biases of keys only to
+// scores that are logits already. codegen/kernel_config.cpp has the same conditions.
+template <class Spec, class Shape>
+constexpr Sm90aShape sm90a_shape() {
+  const bool is_prefill = Shape::kWarpsN == 1;
+  return with_fitting_biases({.head_dim = Spec::kHeadDim,
+                              .block_m = Shape::kWarpsM * Shape::kWarpM,
+                              .block_n = Shape::kWarpsN * Shape::kWarpN,
+                              .stages = Shape::kStages,
+                              .heads = Shape::kHeads,
+                              .warpgroups = is_prefill ? Shape::kWarpsM / 4 : Shape::kWarpsM,
+                              .is_prefill = is_prefill,
+                              .widens = Spec::Product::kWidens,
+                              .key_bias = Spec::kHasKeyBias,
+                              .multiplies_bias = Spec::kHasKeyBias &&
+                                                 scales_queries<Spec, Shape>() &&
+                                                 Spec::kSoftcap == 0.0f && !Spec::Product::kWidens,
+                              .states = Spec::kMemories > 0,
+                              .page_mass = Spec::kMeasuresPageMass,
+                              .float8 = Spec::Product::kFloat8});
+}
+
 template <class Spec, class Shape>
 struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
@@ -120,9 +150,6 @@ struct TileMemory {
   static constexpr int kConsumerWarps = Shape::kWarpsM * Shape::kWarpsN;
   using Params = typename SelectParams<TmaAttendParams, Spec::kHasKeyBias>::Type;
   static constexpr bool kHasKeyBias = Spec::kHasKeyBias;
-  // The bytes of the biases of a stage's keys. With many rows, consumers load biases themselves.
-  static constexpr int kBiasBytesOfStage =
-      kHasKeyBias && !kIsPrefill ? kHeads * kKeys * kBiasBytes : 0;
   static constexpr bool kRotatesAllColumns =
       2 * Spec::Pairing::kUnits * Spec::Pairing::kPairs == kHeadDim;
   // If true, products are of 8 bits (tile/float8_product.cuh). Query rotators then round the
@@ -133,8 +160,14 @@ struct TileMemory {
   // subtracted, the weight of score s is 2^s (ops/softmax.cuh). Every column must be rotated: the
   // scale is then rounded together with the rotation, and it would round a column without rotation
   // once more.
-  static constexpr bool kScalesQueries =
-      kIsPrefill && kRotatesAllColumns && Spec::Element::kExponentBias == 127 && !kFloat8;
+  static constexpr bool kScalesQueries = scales_queries<Spec, Shape>();
+  // If true, score products add the biases (ops/key_bias.cuh).
+  enum : bool { kMultipliesBiases = sm90a_shape<Spec, Shape>().multiplies_bias };
+  // The bytes of the biases of a stage's keys. With many rows, consumers load biases themselves
+  // unless products add them.
+  static constexpr int kBiasBytesOfStage = kHasKeyBias && !kIsPrefill ? kHeads * kKeys * kBiasBytes
+                                           : kMultipliesBiases        ? kKeys * bias_column_bytes()
+                                                                      : 0;
   // Returns the scale of queries, which depends on their position.
   LAZYROPE_DEVICE static auto query_scale(const AttendParams& params, float key_scale) {
     if constexpr (kScalesQueries)
@@ -192,18 +225,7 @@ struct TileMemory {
   static constexpr int kStoredAt = (kBlockBytes - kStoredBytes) / kRuns;
   static constexpr int kRotatedBytes = QueryTile::bytes(kRows);
 
-  static constexpr Sm90aLayout kLayout =
-      layout_of(Sm90aShape{.head_dim = kHeadDim,
-                           .block_m = kRows,
-                           .block_n = kKeys,
-                           .stages = kStages,
-                           .heads = kHeads,
-                           .warpgroups = kConsumerWarps / kGroupWarps,
-                           .is_prefill = kIsPrefill,
-                           .widens = kWidens,
-                           .key_bias = kHasKeyBias,
-                           .states = kHasStates,
-                           .float8 = kFloat8});
+  static constexpr Sm90aLayout kLayout = layout_of(sm90a_shape<Spec, Shape>());
   static_assert(kLayout.key_block_bytes == kBlockBytes);
   static_assert(kLayout.value_block_bytes == value_block_bytes());
   static_assert(kLayout.table_bytes == Table::kBytes);
@@ -267,6 +289,24 @@ struct TileMemory {
     return QueryTile::columns(rotated(0) + bytes) + stage * kRotatedBytes;
   }
 
+  // These are the operands of the product that adds biases: the columns of a stage's keys, and the
+  // ones of all queries.
+  LAZYROPE_DEVICE SharedDescriptor bias_columns(int32 stage) const {
+    return shared_descriptor(key_biases(0), 0, 8 * bias_column_bytes(), Swizzle::kNone) +
+           stage * kBiasBytesOfStage;
+  }
+  LAZYROPE_DEVICE SharedDescriptor bias_ones() const {
+    return shared_descriptor(at + kLayout.bias_ones, 0, 0, Swizzle::kNone);
+  }
+
+  // Returns the operand by which the columns of A are added up in column `run` of a product. It has
+  // eight columns of 16 rows. Column `run` is ones and all others are zeros. Both chunks of a
+  // column are the same.
+  LAZYROPE_DEVICE SharedDescriptor run_selector(int run) const {
+    return shared_descriptor(at + (kLayout.run_selector + (kRuns - 1) * 16), 0, 0, Swizzle::kNone) +
+           -run * 16;
+  }
+
   // Only the scheduler, which fills the table, needs `first_block`.
   LAZYROPE_DEVICE Table table(const StepView& step, WorkTilePtr work_tile,
                               int32 first_block = 0) const {
@@ -286,7 +326,9 @@ struct TileMemory {
         kNumAllConsumers - (kSignalsRotationEnd ? kRotatorWarps : 0);
     constexpr uint32 kNumKeyProducers = kWidens ? kRotatorWarps : 1;
     constexpr uint32 kNumValueProducers = kWidens || kFloat8 ? kRotatorWarps : 1;
-    if constexpr (kOnesBytes > 0) fill_ones();
+    if constexpr (kOnesBytes > 0) fill_ones(ones(), kOnesBytes);
+    if constexpr (kMultipliesBiases) fill_ones(at + kLayout.bias_ones, bias_ones_bytes());
+    if constexpr (Spec::kMeasuresPageMass && kIsPrefill && !kFloat8) fill_run_selector();
     if constexpr (QueryTile::kChunks > Original::kFilledChunks) clear_query_padding();
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Pipeline<kNumWorkTiles>::init(at + kWorkTileBarriers, 1, kNumAllConsumers);
@@ -317,10 +359,19 @@ struct TileMemory {
       st_shared(QueryTile::chunk(rotated(0), row, Original::kFilledChunks), Chunk{});
     fence_proxy_async();
   }
-  LAZYROPE_DEVICE void fill_ones() const {
+  // Chunk kRuns - 1 is ones and all others are zeros. So ones are row r of the eight that begin at
+  // chunk kRuns - 1 - r.
+  LAZYROPE_DEVICE void fill_run_selector() const {
     const uint32 one = Spec::Element::pack(1.0f, 1.0f);
-    for (int32 i = thread_index(); i < kOnesBytes / 16; i += block_threads())
-      st_shared(ones() + i * 16, Chunk{one, one, one, one});
+    for (int32 i = thread_index(); i < run_selector_bytes(kRuns) / 16; i += block_threads())
+      st_shared(at + (kLayout.run_selector + i * 16),
+                i == kRuns - 1 ? Chunk{one, one, one, one} : Chunk{});
+    fence_proxy_async();
+  }
+  LAZYROPE_DEVICE static void fill_ones(SharedPtr to, int32 bytes) {
+    const uint32 one = Spec::Element::pack(1.0f, 1.0f);
+    for (int32 i = thread_index(); i < bytes / 16; i += block_threads())
+      st_shared(to + i * 16, Chunk{one, one, one, one});
     fence_proxy_async();
   }
 };

@@ -50,6 +50,50 @@ LAZYROPE_DEVICE FloatPair in_log2_units(const FloatPair& pair) {
   return {pair.low * kLog2e, pair.high * kLog2e};
 }
 
+// Returns the columns of a key's bias. An infinite or huge negative bias becomes a finite logit
+// that is far below kNoMaximum, so its weight is 0 as well. Without that, infinity minus infinity
+// would be NaN.
+LAZYROPE_DEVICE Chunk bias_columns(float bias) {
+  constexpr float kLeastLogit = -1e38f;
+  const float logit = bias * kLog2e;
+  const float half = 0.5f * (logit < kLeastLogit ? kLeastLogit : logit);  // NaN stays NaN
+  const float first = cvt_f32_bf16x2(cvt_rn_bf16x2_f32(half, 0.0f)).low;
+  const float second = cvt_f32_bf16x2(cvt_rn_bf16x2_f32(half - first, 0.0f)).low;
+  return {cvt_rn_bf16x2_f32(first, second), cvt_rn_bf16x2_f32(half - first - second, 0.0f), 0, 0};
+}
+
+// A lane has the biases of four neighbouring keys.
+template <int kKeys>
+class KeyBiasColumns {
+  static constexpr int32 kLaneKeys = kBiasChunkFloats;
+  static constexpr int32 kLanes = kKeys / kLaneKeys;
+  static_assert(kLanes <= kWarpThreads && kRunSlots % kLaneKeys == 0);
+
+ public:
+  // Loads the biases of a block. All keys of a run without a slot of the segment get some biases,
+  // and their scores are masked.
+  template <class Table>
+  LAZYROPE_DEVICE void load(const KeyBias& bias, const Table& table, int32 block, int32 kv_head) {
+    const int32 key = smaller(lane_index(), kLanes - 1) * kLaneKeys;
+    const uint32 run = bias_chunk(bias, table.run(block, key / kRunSlots), kv_head);
+    const float* from = bias_address(bias, run) + key % kRunSlots;
+    of_keys_ = ld_global_nc(reinterpret_cast<const Chunk*>(from));
+  }
+
+  // Writes the columns of the loaded biases.
+  LAZYROPE_DEVICE void store(SharedPtr columns) const {
+    if (lane_index() < kLanes) {
+#pragma unroll
+      for (int32 i = 0; i < kLaneKeys; ++i)
+        st_shared(columns + (lane_index() * kLaneKeys + i) * bias_column_bytes(),
+                  bias_columns(bits_as_float(of_keys_.word[i])));
+    }
+  }
+
+ private:
+  Chunk of_keys_;
+};
+
 // A warp's ring of the biases of its blocks, for the TileRing of kTiles tiles
 // (pipeline/kv_ring.cuh). The copies of a block's biases belong to the group of its keys. A warp
 // that has waited for the keys thus has the biases, too. At most (kTiles + 1) / 2 of kTiles
