@@ -258,9 +258,10 @@ class KvCopier {
       if (stage < Memory::kStages) copy_biases(stage, coords, barrier);
     }
     if constexpr (kWritesBiases) {
-      if (kCopied == Copied::kKeys || stage < Memory::kStages)
+      if (kCopied == Copied::kKeys || stage < Memory::kStages) {
         biases.store(memory_.key_biases(stage));
-      fence_proxy_async();
+        fence_proxy_async();
+      }
       bar_warp_sync();  // the arrival is that of all lanes
     }
     if constexpr (kArrivesLater) {
