@@ -106,9 +106,12 @@ class RowConsumer {
   LAZYROPE_DEVICE static int32 first_row() { return Team::rank() / kWarpThreads * 16; }
 
   // If true, products add up the weights of each run, together with the next block's scores. Others
-  // take the weights of a block from its scores. With biases that consumers add, registers would
-  // spill.
-  enum : bool { kAddsUpRuns = Spec::kMeasuresPageMass && !Product::kFloat8 && !kAddsBiases };
+  // take the weights of a block from its scores. With scores that are no logits, pools of 8
+  // bits, biases that consumers add, and masks that hide first keys, registers would spill.
+  enum : bool {
+    kAddsUpRuns = Spec::kMeasuresPageMass && Memory::kScalesQueries && !Memory::kWidens &&
+    !kAddsBiases
+  };
   struct NoRunSums {
     LAZYROPE_DEVICE void begin(const Table&, int32, const BlockInfo&) {}
   };
