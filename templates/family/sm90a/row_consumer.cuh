@@ -110,7 +110,7 @@ class RowConsumer {
   // bits, biases that consumers add, and masks that hide first keys, registers would spill.
   enum : bool {
     kAddsUpRuns = Spec::kMeasuresPageMass && Memory::kScalesQueries && !Memory::kWidens &&
-    !kAddsBiases
+    !kAddsBiases && !requires { typename Spec::Mask::HidesFirstKeys; }
   };
   struct NoRunSums {
     LAZYROPE_DEVICE void begin(const Table&, int32, const BlockInfo&) {}
