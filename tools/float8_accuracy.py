@@ -11,7 +11,6 @@ import argparse
 import json
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -159,13 +158,17 @@ def model_rows(counts: tuple[int, ...], repeat: int) -> list[dict[str, Any]]:
 
 def _engine(model: Any, tokenizer: Any, options: dict[str, Any], compute: str | None) -> Any:
     """Attaches an engine whose kernels have the given products: attach() itself has no such option."""
-    from lazyrope import transformers
+    from lazyrope.transformers import attach, models
 
-    def compiled(spec: lazyrope.AttentionSpec, arch: str | None) -> lazyrope.Attention:
-        return lazyrope.compile(replace(spec, compute=compute) if compute else spec, arch)
+    class WithCompute:
+        """Stands for AttentionSpec where the engine makes the specs of its layers."""
 
-    with patch.object(transformers, "compile_kernels", compiled):
-        return transformers.attach(model, tokenizer=tokenizer, budget="8GiB", max_pass_tokens=8192, **options)
+        @staticmethod
+        def groups_from_hf(config: Any, **given: Any) -> Any:
+            return lazyrope.AttentionSpec.groups_from_hf(config, **given, **({"compute": compute} if compute else {}))
+
+    with patch.object(models, "AttentionSpec", WithCompute):
+        return attach(model, tokenizer=tokenizer, budget="8GiB", max_pass_tokens=8192, **options)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ def softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> tuple[torch.Ten
     """Returns the weights of scores [tokens, heads, keys], rounded to 8 bits before they are normalised, and LSE."""
     scores = scores.float()
     sink = torch.full(scores.shape[1:2], -torch.inf) if sinks is None else sinks.float()
+    sink = sink.to(scores.device)
     lse = torch.logsumexp(torch.cat([scores, sink[None, :, None].expand(len(scores), -1, 1)], dim=-1), dim=-1)
     most = scores.amax(dim=-1, keepdim=True).clamp_min(-1e30)
     rounded = torch.exp(scores - most).mul(2.0**LIFT).to(torch.float8_e4m3fn).float() * 2.0**-LIFT
