@@ -214,7 +214,7 @@ TEST(KernelConfig, IllegalMembersOfHopperAreNamed) {
                      {&TileConfig::warps_m, 4, "prefill.warps_m = 4; allowed are 1, 8"},
                      {&TileConfig::warps_n, 2, "prefill.warps_n = 2; allowed are 1"},
                      {&TileConfig::warp_m, 32, "prefill.warp_m = 32; allowed are 16"},
-                     {&TileConfig::warp_n, 256, "prefill.warp_n = 256; allowed are 64, 96, 128"},
+                     {&TileConfig::warp_n, 256, "prefill.warp_n = 256; allowed are 64, 96, 112, 128"},
                      {&TileConfig::mma_n, 64, "prefill.mma_n = 64; allowed are 128"},
                      {&TileConfig::stages, 1, "prefill.stages = 1; it must be at least 2"},
                      {&TileConfig::stages, 3, "prefill needs "},
