@@ -101,11 +101,12 @@ class TileConfigCheck {
     if (tile_.divides_rows()) {
       one_of("warp_m", tile_.warp_m, {16});
       // With a pool of 8 bits, each of four warps widens whole runs of 16 keys. For products of 8
-      // bits it transposes the values of 32 keys.
+      // bits it transposes the values of 32 keys. 112 padded rows are no whole swizzle atoms.
       one_of("warp_n", tile_.warp_n,
-             float8_          ? std::vector{128}
-             : kv_bytes_ == 1 ? std::vector{64, 128}
-                              : std::vector{64, 96, 112, 128});
+             float8_                ? std::vector{128}
+             : kv_bytes_ == 1       ? std::vector{64, 128}
+             : is_padded(head_dim_) ? std::vector{64, 96, 128}
+                                    : std::vector{64, 96, 112, 128});
       one_of("ctas_per_sm", tile_.ctas_per_sm, {1});
     } else {
       one_of("warp_m", tile_.warp_m, {16, 32});

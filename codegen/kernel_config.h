@@ -12,8 +12,9 @@ inline constexpr int kThreadsPerWarp = 32;
 inline constexpr int kWarpsPerWarpgroup = 4;
 inline constexpr int kSm90aPrefillWarps = 8;  // two warpgroups, which divide 128 query rows
 
-// How a prefill kernel of family sm90a adds the bias of keys (templates/ops/key_bias.cuh). All
-// other kernels add it to each score.
+// How a prefill kernel of family sm90a adds the bias of keys (templates/ops/key_bias.cuh), if its
+// shared memory has room: with_fitting_biases() may make kMultiplied kAdded. All other kernels add
+// it to each score.
 enum class BiasForm { kNone, kAdded, kMultiplied };
 BiasForm bias_form(const KernelSpec& spec);
 

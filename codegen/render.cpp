@@ -99,7 +99,7 @@ std::string wgmma_shapes(const KernelSpec& spec, const TileConfig& config) {
   const int row_columns =
       uses_float8(spec, config) ? spec.head_dim : lazyrope::row_columns(spec.head_dim);
   std::set<int> columns = {config.block_n(), columns_at_once(row_columns)};
-  constexpr int kRunsAtOnce = 8;  // products that add up the weights of each run
+  constexpr int kRunsAtOnce = 8;  // products that add up the weights of each run, where they do
   if (spec.page_mass && !uses_float8(spec, config)) columns.insert(kRunsAtOnce);
   std::string text;
   for (const int shape : columns) text += fmt::format("use({})", shape);

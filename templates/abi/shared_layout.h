@@ -267,8 +267,10 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
                                                                : 0;
   layout.key_biases = take(shape.stages * shape.heads * shape.block_n * bias_bytes);
   layout.bias_ones = take(shape.multiplies_bias ? bias_ones_bytes() : 0);
-  const bool adds_up_runs = shape.page_mass && is_prefill && !shape.float8;
-  layout.run_selector = take(adds_up_runs ? run_selector_bytes(shape.block_n / kRunSlots) : 0);
+  // Some of these kernels add runs up without products (TileMemory::kAddsUpRuns), and leave it
+  // unused.
+  const bool has_selector = shape.page_mass && is_prefill && !shape.float8;
+  layout.run_selector = take(has_selector ? run_selector_bytes(shape.block_n / kRunSlots) : 0);
   layout.consumer_scratch = take(is_prefill ? 0 : shape.warpgroups * scratch);
   layout.entries = take(entry_bytes(shape.block_m, shape.states));
   layout.query_scales = take(shape.float8 ? kWorkTileStages * shape.block_m : 0);
@@ -277,10 +279,12 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   return layout;
 }
 
+// The shared memory of a CTA on sm_90a.
+inline constexpr int kMaxSm90aBytes = 227 * 1024;
+
 // Returns the shape with multiplies_bias only if shared memory has room for the columns of biases.
 constexpr Sm90aShape with_fitting_biases(Sm90aShape shape) {
-  const int most_bytes = 227 * 1024;  // the limit of a CTA on sm_90
-  if (layout_of(shape).bytes > most_bytes) shape.multiplies_bias = false;
+  if (layout_of(shape).bytes > kMaxSm90aBytes) shape.multiplies_bias = false;
   return shape;
 }
 

@@ -115,6 +115,7 @@ struct PaddedKeyTile {
 
   static constexpr int bytes(int rows) { return First::bytes(rows) + Last::bytes(rows); }
   static_assert(bytes(kRows) == kRows * key_row_bytes(kColumns));
+  static_assert(bytes(kRows) % First::kAtomBytes == 0, "the next tile begins with an atom");
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
     return chunk < First::kChunks ? First::chunk(tile, row, chunk)

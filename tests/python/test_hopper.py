@@ -331,15 +331,24 @@ def test_the_padding_of_a_row_of_72_columns_is_not_the_next_head(of_values, layo
     assert after[:, 4:].isnan().all()
 
 
+def with_shorter_blocks(setting: Setting, keys: int) -> lazyrope.KernelConfig:
+    default = lazyrope.configs(setting.spec(), ARCH)[0]
+    state = default.prefill.__getstate__() | {"warp_n": keys, "mma_n": keys, "stages": 3}
+    return lazyrope.KernelConfig(decode=default.decode, prefill=lazyrope.TileConfig(**state))
+
+
 @pytest.mark.parametrize("keys", [64, 96])
 def test_shorter_blocks_of_padded_rows_agree_with_fp64(keys):
     setting = Setting(head_dim=72, kv_heads=1, group=4)
     case = documents_case(setting, [5, 300, 130], 40, "cpu")
-    default = build(setting).config
-    state = default.prefill.__getstate__() | {"warp_n": keys, "mma_n": keys, "stages": 3}
-    config = lazyrope.KernelConfig(decode=default.decode, prefill=lazyrope.TileConfig(**state))
     with lazyrope.emulator.options(races=True):
-        check_case(case, lazyrope.compile(case.spec, arch=ARCH, config=config))
+        check_case(case, lazyrope.compile(case.spec, arch=ARCH, config=with_shorter_blocks(setting, keys)))
+
+
+def test_blocks_of_padded_rows_that_are_no_whole_swizzle_atoms_are_refused():
+    setting = Setting(head_dim=72, kv_heads=1, group=4)
+    with pytest.raises(lazyrope.SpecError, match=r"prefill\.warp_n = 112; allowed are 64, 96, 128"):
+        lazyrope.compile(setting.spec(), arch=ARCH, config=with_shorter_blocks(setting, 112))
 
 
 @pytest.mark.sample(1)

@@ -30,7 +30,9 @@ HOPPER = {
     "plain": Setting(head_dim=128, key_bias=True, kv_heads=1),
     "scores": Setting(head_dim=64, key_bias=True, scores="softcap and sinks", kv_heads=1, page_size=48),
     "fp8": Setting(head_dim=128, key_bias=True, kv_dtype="float8_e5m2", page_size=64, kv_heads=1),
-    "long head_dim": Setting(head_dim=256, key_bias=True, kv_heads=1, group=2, dtype="float16"),
+    "long head_dim": Setting(head_dim=256, key_bias=True, kv_heads=1, group=2),
+    "padded head_dim": Setting(head_dim=72, key_bias=True, kv_heads=1, group=2),
+    "float16": Setting(head_dim=192, key_bias=True, kv_heads=1, group=2, dtype="float16"),
     "temperature": Setting(head_dim=96, key_bias=True, scores="temperature", group=7, kv_heads=1),
 }
 PHASES = ("decode", "chunk", "mixed")

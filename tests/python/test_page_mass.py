@@ -29,7 +29,9 @@ HOPPER = {
     "plain": Setting(head_dim=128, page_mass=True),
     "scores": Setting(head_dim=64, page_mass=True, scores="softcap and sinks", mask="sliding_window", kv_heads=1),
     "fp8": Setting(head_dim=128, page_mass=True, kv_dtype="float8_e5m2", page_size=64, kv_heads=1),
-    "long head_dim": Setting(head_dim=256, page_mass=True, kv_heads=1, group=2, dtype="float16"),
+    "long head_dim": Setting(head_dim=256, page_mass=True, kv_heads=1, group=2),
+    "padded head_dim": Setting(head_dim=72, page_mass=True, kv_heads=1, group=2),
+    "float16": Setting(head_dim=192, page_mass=True, kv_heads=1, group=2, dtype="float16"),
     "batch invariant": Setting(head_dim=64, page_mass=True, batch_invariant=True, kv_heads=1, group=16),
     "raw keys": Setting(head_dim=64, page_mass=True, key_form="raw", kv_heads=1),
 }

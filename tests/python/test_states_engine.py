@@ -114,6 +114,7 @@ def test_a_memory_is_read_as_its_states(engine, texts, arguments):
     assert_nothing_is_held(engine)
 
 
+@pytest.mark.skipif(HAS_GPU, reason="as above")
 def test_a_request_reads_several_memories(engine, states, texts):
     """Each has a look-up of its own, and what follows a memory has the positions after its document."""
     memories = [states, built(engine, texts, "second", budget=24), states]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 KEY_PER_HEAD = 8
 CELL_ENTRY = 16
-# Look-ups whose best two scores differ by a smaller share of the greatest score may be decided by rounding.
+# Look-ups whose best two scores differ by a smaller share of the greatest score may be decided by rounding. The scores of
+# random queries and keys have a deviation of about 1, and so has what is rounded, however small the few scores of a row are.
 CLEAR_GAP = 0.008
 
 
@@ -101,7 +102,7 @@ def _is_clear(scores: torch.Tensor) -> torch.Tensor:
     if scores.shape[-1] < 2:
         return torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device)
     first, second = scores.topk(2, dim=-1).values.unbind(-1)
-    size = scores.masked_fill(scores == -torch.inf, 0).abs().amax(dim=-1)
+    size = scores.masked_fill(scores == -torch.inf, 0).abs().amax(dim=-1).clamp_min(1.0)
     return (first - second > CLEAR_GAP * size) | (second == -torch.inf)
 
 

@@ -8,6 +8,7 @@
 #include "codegen/render.h"
 #include "runtime/base/error.h"
 #include "runtime/driver/nvrtc.h"
+#include "templates/abi/shared_layout.h"
 #include "tests/support/engines.h"
 #include "tests/support/specs.h"
 #include "tests/support/throws.h"
@@ -112,6 +113,10 @@ void expect_refused(TileConfig KernelConfig::* tile, const Arch& arch,
   }
 }
 
+TEST(KernelConfig, TheLimitOfSharedMemoryIsThatOfItsArch) {
+  EXPECT_EQ(kMaxSm90aBytes, find_arch("sm_90a").shared_per_block);
+}
+
 TEST(KernelConfig, IllegalMembersAreNamed) {
   expect_refused(
       &KernelConfig::prefill, find_arch("sm_100"),
@@ -209,17 +214,18 @@ TEST(KernelConfig, EveryPrefillFamilyIsOneOfItsArch) {
 
 TEST(KernelConfig, IllegalMembersOfHopperAreNamed) {
   const Arch& arch = find_arch("sm_90a");
-  expect_refused(&KernelConfig::prefill, arch,
-                 {
-                     {&TileConfig::warps_m, 4, "prefill.warps_m = 4; allowed are 1, 8"},
-                     {&TileConfig::warps_n, 2, "prefill.warps_n = 2; allowed are 1"},
-                     {&TileConfig::warp_m, 32, "prefill.warp_m = 32; allowed are 16"},
-                     {&TileConfig::warp_n, 256, "prefill.warp_n = 256; allowed are 64, 96, 112, 128"},
-                     {&TileConfig::mma_n, 64, "prefill.mma_n = 64; allowed are 128"},
-                     {&TileConfig::stages, 1, "prefill.stages = 1; it must be at least 2"},
-                     {&TileConfig::stages, 3, "prefill needs "},
-                     {&TileConfig::ctas_per_sm, 2, "prefill.ctas_per_sm = 2; allowed are 1"},
-                 });
+  expect_refused(
+      &KernelConfig::prefill, arch,
+      {
+          {&TileConfig::warps_m, 4, "prefill.warps_m = 4; allowed are 1, 8"},
+          {&TileConfig::warps_n, 2, "prefill.warps_n = 2; allowed are 1"},
+          {&TileConfig::warp_m, 32, "prefill.warp_m = 32; allowed are 16"},
+          {&TileConfig::warp_n, 256, "prefill.warp_n = 256; allowed are 64, 96, 112, 128"},
+          {&TileConfig::mma_n, 64, "prefill.mma_n = 64; allowed are 128"},
+          {&TileConfig::stages, 1, "prefill.stages = 1; it must be at least 2"},
+          {&TileConfig::stages, 3, "prefill needs "},
+          {&TileConfig::ctas_per_sm, 2, "prefill.ctas_per_sm = 2; allowed are 1"},
+      });
   KernelConfig config = configs(spec_of(128), arch).front();
   config.decode = configs(spec_of(128), find_arch("sm_100")).front().decode;
   EXPECT_TRUE(throws<SpecError>([&] { validate(config, spec_of(128), find_arch("sm_100")); },

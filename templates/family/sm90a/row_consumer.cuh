@@ -22,6 +22,7 @@
 
 #include "family/sm90a/consumer_pipelines.cuh"
 #include "family/sm90a/row_totals.cuh"
+#include "family/sm90a/run_sums.cuh"
 #include "ops/exchange.cuh"
 #include "ops/key_bias.cuh"
 #include "ops/page_mass.cuh"
@@ -106,24 +107,9 @@ class RowConsumer {
   LAZYROPE_DEVICE static int32 first_row() { return Team::rank() / kWarpThreads * 16; }
 
   // If true, products add up the weights of each run, together with the next block's scores. Others
-  // take the weights of a block from its scores. With scores that are no logits, pools of 8
-  // bits, biases that consumers add, and masks that hide first keys, registers would spill.
-  enum : bool {
-    kAddsUpRuns = Spec::kMeasuresPageMass && Memory::kScalesQueries && !Memory::kWidens &&
-    !kAddsBiases && !requires { typename Spec::Mask::HidesFirstKeys; }
-  };
-  struct NoRunSums {
-    LAZYROPE_DEVICE void begin(const Table&, int32, const BlockInfo&) {}
-  };
-  struct BlockRunSums {
-    Accumulator<8> sums;
-    RunRange runs;  // the runs of the block of the sums
-
-    LAZYROPE_DEVICE void begin(const Table& table, int32 block, const BlockInfo& info) {
-      runs = {table.first_run(block), runs_before<kKeys>(info.end)};
-    }
-  };
-  using RunSums = typename SelectType<kAddsUpRuns, BlockRunSums, NoRunSums>::Type;
+  // take the weights of a block from its scores.
+  static constexpr bool kAddsUpRuns = Memory::kAddsUpRuns;
+  using RunSums = typename SelectType<kAddsUpRuns, BlockRunSums<kKeys>, NoRunSums>::Type;
 
   LAZYROPE_DEVICE void start(WorkTilePtr work_tile) {
 #pragma unroll

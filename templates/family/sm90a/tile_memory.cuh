@@ -163,6 +163,14 @@ struct TileMemory {
   static constexpr bool kScalesQueries = scales_queries<Spec, Shape>();
   // If true, score products add the biases (ops/key_bias.cuh).
   enum : bool { kMultipliesBiases = sm90a_shape<Spec, Shape>().multiplies_bias };
+  // Tells whether products add up the weights of each run for page masses. With scores that are no
+  // logits, pools of 8 bits, biases that consumers add, and masks that hide first keys, registers
+  // would spill.
+  enum : bool {
+    kAddsUpRuns = Spec::kMeasuresPageMass && kIsPrefill && kScalesQueries &&
+    !Spec::Product::kWidens && kHasKeyBias == kMultipliesBiases &&
+    !requires { typename Spec::Mask::HidesFirstKeys; }
+  };
   // The bytes of the biases of a stage's keys. With many rows, consumers load biases themselves
   // unless products add them.
   static constexpr int kBiasBytesOfStage = kHasKeyBias && !kIsPrefill ? kHeads * kKeys * kBiasBytes
@@ -328,7 +336,7 @@ struct TileMemory {
     constexpr uint32 kNumValueProducers = kWidens || kFloat8 ? kRotatorWarps : 1;
     if constexpr (kOnesBytes > 0) fill_ones(ones(), kOnesBytes);
     if constexpr (kMultipliesBiases) fill_ones(at + kLayout.bias_ones, bias_ones_bytes());
-    if constexpr (Spec::kMeasuresPageMass && kIsPrefill && !kFloat8) fill_run_selector();
+    if constexpr (kAddsUpRuns) fill_run_selector();
     if constexpr (QueryTile::kChunks > Original::kFilledChunks) clear_query_padding();
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Pipeline<kNumWorkTiles>::init(at + kWorkTileBarriers, 1, kNumAllConsumers);

@@ -4,10 +4,12 @@
 // when the weights were computed. So terms of different blocks and KV splits need no common
 // maximum. sum_page_mass subtracts the log-sum-exp of the whole row.
 //
-// In prefill on Hopper, products of 16 bits add the weights up (store_sums()): to multiply the
-// weights of a run by 16 rows of eight columns, of which one is ones and the others are zeros,
-// takes no time of the lanes. The sums are then those of the rounded weights, as are a row's
-// results. Elsewhere the lanes that share a row add up their weights, and exchange sums.
+// Where TileMemory::kAddsUpRuns says so, in prefill on Hopper in bfloat16, products add the weights
+// up (store_sums()): to multiply the weights of a run by 16 rows of eight columns, of which one is
+// ones and the others are zeros, takes no time of the lanes. The sums are then those of the rounded
+// weights. The log-sum-exp may be that of unrounded ones, so the masses of a row that one key
+// dominates may be off by 2^-9. Elsewhere the lanes that share a row add up their weights, and
+// exchange sums.
 //
 // Shuffles come before all branches, so that the compiler knows that the lanes have converged.
 #pragma once
