@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 KEY_PER_HEAD = 8
 CELL_ENTRY = 16
-# Look-ups whose best two scores differ by a smaller share of the greatest score may be decided by rounding. The scores of
-# random queries and keys have a deviation of about 1, and so has what is rounded, however small the few scores of a row are.
+# Look-ups whose best two scores differ by a smaller share of the greatest score may be decided by rounding. The scores
+# of random queries and keys have a deviation of about 1. So has what is rounded, however small a row's few scores are.
 CLEAR_GAP = 0.008
 
 

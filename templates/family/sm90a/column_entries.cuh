@@ -89,7 +89,7 @@ class ColumnEntries {
   // Looks up the entries of segment `segment`, which are in cells. `queries` are the rotated
   // queries of the warpgroup's rows.
   //
-  // This function is inlined although a flat look-up has to fetch the code behind it: as a function
+  // This function is inlined although a flat look-up has to pass over its code: as a function
   // of its own it leaves too few registers to its caller, which then spills.
   LAZYROPE_DEVICE static void look_up_cells(const AttendParams& params, Memory memory,
                                             WorkTilePtr work_tile, SharedPtr queries, int32 segment,
