@@ -50,9 +50,16 @@ void define_value(Type& type, Arguments arguments) {
            [=](const Value& value) {
              return call_text(pybind11::type::of<Value>(), arguments(value));
            })
-      .def(pybind11::pickle(arguments, [](const pybind11::dict& given) {
-        return pybind11::type::of<Value>()(**given).template cast<Value>();
-      }));
+      .def(pybind11::pickle(arguments,
+                            [](const pybind11::dict& given) {
+                              return pybind11::type::of<Value>()(**given).template cast<Value>();
+                            }))
+      // Python's own way for the pickle protocols 0 and 1 ends the process with types of pybind11.
+      .def("__reduce__", [](const pybind11::object& self) {
+        return pybind11::make_tuple(pybind11::module_::import("copyreg").attr("__newobj__"),
+                                    pybind11::make_tuple(pybind11::type::of(self)),
+                                    self.attr("__getstate__")());
+      });
 }
 
 // Makes copies of an immutable object the object itself, and pickles it as reduced(object): a

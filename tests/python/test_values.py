@@ -63,7 +63,8 @@ def test_values_are_equal_and_hash_alike_after_any_copy(name):
     values = VALUES[name]()
     for value, same in zip(values, VALUES[name](), strict=True):
         assert value is not same
-        for other in (same, copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+        pickles = (pickle.dumps(value, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1))
+        for other in (same, copy.copy(value), copy.deepcopy(value), *map(pickle.loads, pickles)):
             assert type(other) is type(value)
             assert other == value
             assert hash(other) == hash(value)
