@@ -157,7 +157,7 @@ class RowConsumer {
       softmax_.softmax_step(scores, rows, scale, are_zero, !may_show_one_key(queries, info));
       are_zero = false;
       store_page_mass(scores, mass_rows, table, block, info);
-      run_sums.begin(table, block, info);
+      run_sums.name_runs(table, block, info);
     };
     // Computes the scores and weights of the next block. Returns false if a maximum was too small.
     const auto compute_next_block = [&] {
@@ -167,7 +167,7 @@ class RowConsumer {
       wgmma_wait_group<1>();
       scores.pin();
       store_run_sums(run_sums, mass_rows);
-      run_sums.begin(table, block, info);
+      run_sums.name_runs(table, block, info);
       if constexpr (kRotatesQueries) detect_document_change(block, last, info);
       const auto scale = prepare_scores<true>(scores, queries, info);
       load_next_key_biases(table, block, last);
@@ -415,17 +415,11 @@ class RowConsumer {
   }
 
   // Issues the value product, and with `sums` the sums of the same weights.
+  template <class... Sums>
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kWeights], SharedPtr values,
-                                       RunSums& sums) {
+                                       Sums&... sums) {
     wgmma_fence();
-    add_up_runs(sums, weights);
-    multiply_all_values(weights, values);
-  }
-  LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kWeights], SharedPtr values) {
-    wgmma_fence();
-    multiply_all_values(weights, values);
-  }
-  LAZYROPE_DEVICE void multiply_all_values(const OperandA (&weights)[kWeights], SharedPtr values) {
+    (add_up_runs(sums, weights), ...);
     Product::template multiply_weight_value<kKeys>(acc_o_, weights, values, memory_.ones());
     wgmma_commit_group();
   }

@@ -14,14 +14,14 @@ struct BlockRunSums {
   RunRange runs;  // the runs of the block of the sums
 
   template <class Table>
-  LAZYROPE_DEVICE void begin(const Table& table, int32 block, const BlockInfo& info) {
+  LAZYROPE_DEVICE void name_runs(const Table& table, int32 block, const BlockInfo& info) {
     runs = {table.first_run(block), runs_before<kKeys>(info.end)};
   }
 };
 
 struct NoRunSums {
   template <class Table>
-  LAZYROPE_DEVICE void begin(const Table&, int32, const BlockInfo&) {}
+  LAZYROPE_DEVICE void name_runs(const Table&, int32, const BlockInfo&) {}
 };
 
 }  // namespace lazyrope
