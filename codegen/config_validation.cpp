@@ -101,7 +101,8 @@ class TileConfigCheck {
     if (tile_.divides_rows()) {
       one_of("warp_m", tile_.warp_m, {16});
       // With a pool of 8 bits, each of four warps widens whole runs of 16 keys. For products of 8
-      // bits it transposes the values of 32 keys. 112 padded rows are no whole swizzle atoms.
+      // bits it transposes the values of 32 keys. A stage of 112 padded rows would not end with a
+      // swizzle atom.
       one_of("warp_n", tile_.warp_n,
              float8_                ? std::vector{128}
              : kv_bytes_ == 1       ? std::vector{64, 128}

@@ -1,4 +1,5 @@
-// What products of eight columns add up for page masses: the weights of each run of a block.
+// Products of eight columns add up the weights of each run of a block, for page masses. These types
+// hold their sums.
 #pragma once
 
 #include "isa/wgmma.cuh"
